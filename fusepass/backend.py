@@ -32,8 +32,7 @@ from fusepass.rewrite.apply.graph_rule_driver import innermost_first, rewrite
 from fusepass.rewrite.apply.rounds import apply_rules
 from fusepass.rewrite.option_scope import resolve_checked
 from fusepass.rewrite.registry import active_rules
-from fusepass.torch_private.dynamo.backend_registry import allow_registering_twice
-from fusepass.torch_private.dynamo.compile_state import transparent
+from fusepass.torch_private.dynamo.compile_state import allow_registering_twice, transparent
 from fusepass.torch_private.dynamo.saved_tensors import saving_masks_unhooked, saving_unhooked
 from fusepass.torch_private.inductor.compile import reset_cudagraphs
 

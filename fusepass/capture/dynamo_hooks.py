@@ -55,19 +55,17 @@ from fusepass.report import log
 from fusepass.report.decision import Reason, in_short
 from fusepass.torch_private.dynamo import (
     calls,
-    comprehensions,
     eager_frames,
-    formatted,
     guards,
     hooks,
     identity,
-    kept_classes,
     print_calls,
     recorded_calls,
     saved_tensors,
+    side_effects,
 )
 from fusepass.torch_private.dynamo.errors import error_hooks
-from fusepass.torch_private.dynamo.scalars import float_inputs, unbacked_scalars, unbacked_sizes
+from fusepass.torch_private.dynamo.scalars import scalar_quirks, unbacked_scalars, unbacked_sizes
 from fusepass.torch_private.dynamo.stack import (
     break_reason,
     is_generator_frame,
@@ -93,9 +91,6 @@ def install(backend: Callable[..., Any]) -> None:
 
     It acts on frames that are compiled for fusepass and passes every other on untouched. On a torch
     in which it cannot be put there, it stays off, with a warning.
-
-    Args:
-        backend: the one that frames are compiled for which are ours.
     """
     recognise(backend)
     global _uninstall  # noqa: PLW0603  # one patch per process, guarded by the lock
@@ -154,10 +149,10 @@ def _put_hooks(*, capture: bool) -> Callable[[], None]:
                 saved_tensors.hook_saving,
                 guards.hook_descriptors,
                 guards.hook_duplicates,
-                float_inputs.hook_tensorified,
-                formatted.hook_keys,
-                kept_classes.hook_classes,
-                comprehensions.hook_comprehensions,
+                scalar_quirks.hook_tensorified,
+                scalar_quirks.hook_keys,
+                side_effects.hook_classes,
+                eager_frames.hook_comprehensions,
             ):
                 hook(patches, is_ours)
             eager_frames.hook_frames(patches, own_handlers.on_frame)

@@ -19,12 +19,10 @@ from fusepass.torch_private.dynamo.errors.error_hooks import (
     cannot_resume,
     fails_on_fakes,
     is_inductors,
+    violated,
 )
-from fusepass.torch_private.dynamo.errors.error_text import place_of, python_error
-from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
-from fusepass.torch_private.dynamo.errors.user_errors import violated
-from fusepass.torch_private.dynamo.observed_values import has_unknown_in_hand
-from fusepass.torch_private.dynamo.scalars.unbacked_sizes import asked_symbols
+from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short, place_of, python_error
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import asked_symbols, has_unknown_in_hand
 
 
 def on_error(translator: Any, error: Exception) -> None:
@@ -121,7 +119,7 @@ def _restart_knowing(translator: Any, frame: Frame, error: Exception) -> None:
 
 
 def _fails(error: BaseException, unknown: str) -> str:
-    """What follows, and where: it need not be about what is not known, but nobody can tell."""
+    """Describe a failure and its line. It need not be about the unknown value; nobody can tell."""
     found = place_of(error)
     place = f" ({Path(found[0]).name}:{found[1]})" if found else ""
     if asked_symbols(error):

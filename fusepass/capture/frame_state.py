@@ -126,7 +126,7 @@ class Frame:
 
     @property
     def decisions(self) -> list[Decision]:
-        """What was decided about what is captured so far."""
+        """The decisions about what is captured so far."""
         return [site.decision for site in self.sites] + [*self.round_trips.values()]
 
     def new_id(self) -> int:
@@ -135,12 +135,7 @@ class Frame:
         return self.next_id
 
     def tests_before(self, jump: Instruction, until: BranchSite | None = None) -> list[BranchSite]:
-        """The sites whose tests were made together with that of a jump, which was met last.
-
-        Args:
-            jump: its instruction.
-            until: the site of the jump, if there is one already.
-        """
+        """The sites whose tests were made together with that of a jump, which was met last."""
         known = self.sites if until is None else self.sites[: self.sites.index(until)]
         jumps, found = {jump}, []
         for site in reversed(known):
@@ -153,13 +148,7 @@ class Frame:
     def leave_arms(
         self, nodes: Iterable[fx.Node], site: int, outer: tuple[int, bool] | None
     ) -> None:
-        """Put what stands in the arms of a site that left no select where the site itself stands.
-
-        Args:
-            nodes: those that may stand there.
-            site: its number.
-            outer: the arm it stands in, or None.
-        """
+        """Move nodes from the arms of a site that left no select to where the site stands."""
         for node in nodes:
             tag = node.meta.get(ARM)
             if tag is not None and tag[0] == site:

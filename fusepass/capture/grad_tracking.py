@@ -17,7 +17,7 @@ from fusepass.torch_private.fx.graphs import requires_grad_outside
 
 @dataclass(frozen=True)
 class GraphBefore:
-    """What a graph held when it was looked at.
+    """The contents of a graph at one moment.
 
     Attributes:
         nodes: floating-point tensors that did not require grad.
@@ -48,7 +48,7 @@ class UntrackedTensors:
     last: fx.Node | None = None
 
     def now(self, graph: fx.Graph) -> GraphBefore | None:
-        """What does not require grad now, None without grad mode; looks at each node once."""
+        """The tensors that do not require grad now; None without grad mode."""
         if not torch.is_grad_enabled():
             return None
         recent = self._new_inputs(graph)

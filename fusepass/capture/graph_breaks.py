@@ -18,8 +18,7 @@ from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.report.user_code import is_torchs_file
 from fusepass.torch_private.dynamo.errors.error_hooks import raised_at
-from fusepass.torch_private.dynamo.errors.error_text import place_of, said
-from fusepass.torch_private.dynamo.errors.stop_reasons import why_broken
+from fusepass.torch_private.dynamo.errors.stop_reasons import place_of, said, why_broken
 from fusepass.torch_private.dynamo.print_calls import function_name, written_name
 
 Place = tuple[str, int]
@@ -90,14 +89,7 @@ _GIVES_UP = {
 
 
 def decide(translator: Any, frame: Frame, reason: str, error: BaseException | None) -> None:
-    """Put a graph break on record, and why it is, if capture has not said that already.
-
-    Args:
-        translator: Dynamo's, of the frame.
-        frame: of capture.
-        reason: what Dynamo logs.
-        error: it is logged for, or None.
-    """
+    """Put a graph break on record, and why it is, if capture has not said that already."""
     if _is_empty_comprehension(translator):  # of a function that runs in eager mode
         return
     lines = lines_to(translator, error, reason)
@@ -141,7 +133,7 @@ def _innermost(lines: Sequence[Line]) -> Place:
 
 
 def ends_at(translator: Any, error: BaseException) -> str:
-    """Where an error ends the trace of a frame; why is on record with the graph break there."""
+    """The line at which an error ends the trace of a frame."""
     file, line = in_program(translator, lines_to(translator, error, str(error)))
     return f"{Path(file).name}:{line}"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
@@ -22,39 +23,59 @@ from fusepass.capture.error_recovery import restart_if_violated
 from fusepass.capture.frame_state import Frame, any_frame_of
 from fusepass.capture.masks.mask_hooks import settle_masks
 from fusepass.capture.mutation.aliased_inputs import settle_sharing
-from fusepass.capture.mutation.saved_by_arms import written_after_saved
-from fusepass.capture.mutation.saved_earlier import note_saved, written_after_earlier_graphs
-from fusepass.capture.mutation.written_behind import written_behind
+from fusepass.capture.mutation.saved_by_arms import (
+    note_saved,
+    written_after_earlier_graphs,
+    written_after_saved,
+    written_behind,
+)
 from fusepass.capture.place import Place
-from fusepass.capture.recompiled_graphs import Traced, compiled_again
 from fusepass.capture.refusal import Refusal, fault
 from fusepass.capture.restarts import (
     restart_leaving,
+    restart_plain,
     restart_without,
     restart_without_saving,
 )
 from fusepass.capture.scalars.arm_scalars import lower_numbers
 from fusepass.capture.scalars.deferred_items import reading, settle_items
-from fusepass.capture.unsupported_inputs import leave_unseen
 from fusepass.errors import BranchRuleError
+from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report import log
 from fusepass.report.decision import Reason
-from fusepass.torch_private.fx.graphs import fake_mode_of, has_specializations
+from fusepass.torch_private.fx.graphs import fake_mode_of, has_specializations, real_input
+
+Compiled = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A complete graph, settled and compiled for inputs of any size.
+
+    ``mark_dynamic(x, 0, specialize_on=[…])`` has one graph compiled for any size, and again for a
+    size of the list when such an input first comes. The trace is over then: nothing can be given
+    back, and what capture put around the graph goes around each of its compiled forms.
+
+    Attributes:
+        gm: the graph.
+        around: puts around a compiled form what the graph cannot hold.
+        compiled: what runs it, for any size.
+        record: what was decided about it.
+    """
+
+    gm: fx.GraphModule
+    around: Callable[[Compiled], Compiled]
+    compiled: Compiled
+    record: log.GraphRecord
 
 
 def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[], Any]) -> Any:
-    """Check a complete graph, compile it, and put around it what it cannot hold.
-
-    Args:
-        output_graph: Dynamo's, of the frame.
-        gm: the graph.
-        compile_graph: goes on as without capture.
-    """
+    """Check a complete graph, compile it, and put around it what it cannot hold."""
     frame = any_frame_of(output_graph)
     if frame is None:
         return compile_graph()
     if frame.traced is not None and frame.traced.gm is gm:
-        return compiled_again(frame, frame.traced, compile_graph)
+        return _compiled_again(frame, frame.traced, compile_graph)
     as_written = settle_sharing(gm, frame, output_graph)
     late, events = ([], None) if frame.plain else _settle_effects(output_graph, frame, gm)
     restart_if_violated(output_graph, frame)
@@ -81,11 +102,11 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
 def _settle_effects(
     output_graph: Any, frame: Frame, gm: fx.GraphModule
 ) -> tuple[list[int], Events | None]:
-    """What of a complete graph is read behind it, and what happens around it.
+    """Find what is read behind a complete graph, and the code to run around it.
 
     What cannot stay as it is goes back: the frame starts again.
     """
-    leave_unseen(frame, gm)
+    _leave_unseen(frame, gm)
     late = settle_items(gm, frame)
     late += settle_masks(gm, frame, output_graph)
     copy_predicates(gm.graph, fake_mode_of(gm))
@@ -103,7 +124,7 @@ def _settle_effects(
 
 
 def _ask_around(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> None:
-    """What code in front of the graph saves, and code behind it writes, may send a branch back."""
+    """Give back branches because of what code in front saves, or code behind writes."""
     try:
         behind = written_behind(gm.graph, output_graph)
         earlier = written_after_earlier_graphs(gm.graph, frame, output_graph)
@@ -155,3 +176,39 @@ def _restart_after(frame: Frame, error: Exception, lost: dict[int, Place]) -> No
     """Start the frame again without some sites, with a warning; go on if there is none."""
     for place in [*lost.values()][:1]:
         restart_without(frame, dict.fromkeys(lost, fault(error, place.file, place.line)))
+
+
+def _compiled_again(
+    frame: Frame, traced: Traced, compile_graph: Callable[[], Compiled]
+) -> Compiled:
+    """The same graph, compiled for the sizes that torch knows now."""
+    try:
+        with log.compiling(frame, again=traced.record):
+            return traced.around(compile_graph())
+    except BranchRuleError as error:  # our error costs speed, never the program
+        fault(error, traced.record.file, traced.record.line)
+        return traced.compiled
+
+
+def _leave_unseen(frame: Frame, gm: fx.GraphModule) -> None:
+    """Start the frame again without capture if a tensor is in oneDNN's layout.
+
+    Dynamo's fake tensor of it is strided: no decision made for that holds.
+    """
+    if not frame.captures:
+        return
+    layouts = (_real_layout(node) for node in gm.graph.nodes)
+    for layout in filter(None, layouts):
+        text = f"a tensor has the layout {layout}, of which tracing does not know"
+        restart_plain(frame, Reason.UNTRACEABLE, text)
+
+
+def _real_layout(node: fx.Node) -> str | None:
+    """The layout that a tensor has, if tracing takes it for another one."""
+    if op_name(node) == "to_mkldnn":
+        return "torch._mkldnn"
+    fake = tensor_value(node)
+    if node.op not in ("placeholder", "get_attr") or fake is None:
+        return None
+    real = getattr(real_input(node), "layout", fake.layout)
+    return None if real is fake.layout else str(real)

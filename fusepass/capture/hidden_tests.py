@@ -2,7 +2,7 @@
 
 ``torch._assert`` tests and raises like the ``assert`` statement it wraps, and is traced as one;
 so are ``torch._check`` and its kin where they ask for numbers that are not read. What torch asks of
-a number while it is traced (known_of_numbers.py) hides one, too.
+a number while it is traced (statically_known.py) hides one, too.
 ``equal`` and ``allclose`` read a number back; where it is only tested, the comparison of all
 elements stays the 0-d tensor it is on the device. Extrema raise where there is nothing
 (empty_selection.py), variances warn where there is too little (variance_warning.py).
@@ -29,10 +29,18 @@ from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
-from fusepass.torch_private.dynamo.calls import SETTER, constant, operand_count, traced_assert
-from fusepass.torch_private.dynamo.checks import CHECKS, Check, check_of, trace_check
-from fusepass.torch_private.dynamo.scalars.statically_known import KNOWN
+from fusepass.torch_private.dynamo.calls import (
+    CHECKS,
+    KNOWN,
+    SETTER,
+    Check,
+    check_of,
+    operand_count,
+    trace_check,
+    traced_assert,
+)
 from fusepass.torch_private.dynamo.stack import (
+    constant,
     constant_of,
     is_plain_tensor,
     node_of,

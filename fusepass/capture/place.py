@@ -14,7 +14,7 @@ Instruction = tuple[Any, int]  # code object and index
 
 @dataclass(frozen=True)
 class Place:
-    """Where the program asks for something that capture may let into the graph.
+    """A place where the program asks for something that capture may let into the graph.
 
     Attributes:
         rule: that decides about it, by its name in the report.
@@ -33,10 +33,10 @@ class Place:
 
     @property
     def everywhere(self) -> tuple[Any, ...]:
-        """What it is known by in every frame."""
+        """The key of the place in every frame."""
         return self.rule, self.position, self.dtype
 
     def decided(self, outcome: Outcome, code: Reason, text: str, treatment: str) -> Decision:
-        """What was decided about it, for the report."""
+        """The decision about the place, for the report."""
         where = self.file, self.line
         return Decision(Station.CAPTURE, self.rule, outcome, code, text, treatment, *where)

@@ -6,10 +6,16 @@ import warnings
 
 from fusepass.errors import CaptureFault
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.errors.error_hooks import call_of_ours_fails, fails_on_fakes
-from fusepass.torch_private.dynamo.errors.error_text import python_error
-from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short, why_stopped
-from fusepass.torch_private.dynamo.errors.user_errors import users_errors
+from fusepass.torch_private.dynamo.errors.error_hooks import (
+    call_of_ours_fails,
+    fails_on_fakes,
+    users_errors,
+)
+from fusepass.torch_private.dynamo.errors.stop_reasons import (
+    error_in_short,
+    python_error,
+    why_stopped,
+)
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import gives_unknown_sizes
 from fusepass.torch_private.dynamo.stack import observed_exceptions, unsupported_errors
 

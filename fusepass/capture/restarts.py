@@ -1,4 +1,4 @@
-"""Start a frame again, some of what is captured left to Dynamo.
+"""Trace a frame again without some of its captures, which are left to Dynamo.
 
 A branch, a number that is read, a selection by a mask, a line that is written: later code, or the
 complete graph, may forbid to capture it. Dynamo then traces the frame again, and takes its graph
@@ -54,14 +54,7 @@ def keep(frame: Frame, place: Place, code: Reason, text: str) -> None:
 
 
 def keep_branch(frame: Frame, place: Place, why: Why, site: BranchSite | None = None) -> None:
-    """The same of a branch, and of those tested together with it, which the break follows, too.
-
-    Args:
-        frame: of capture.
-        place: of its jump.
-        why: it is kept.
-        site: the branch's, if it was captured.
-    """
+    """The same of a branch, and of those tested together with it, which the break follows, too."""
     keep(frame, place, *why)
     for other in frame.tests_before(place.instruction, site):
         keep(frame, other.place, *why)
@@ -97,14 +90,7 @@ def restart_without(frame: Frame, lost: Mapping[One, Why]) -> None:
 
 
 def restart_reading(frame: Frame, items: Iterable[fx.Node], branch: Place, why: Why) -> None:
-    """Start the frame again if a branch that is kept tests numbers, which then are read.
-
-    Args:
-        frame: of capture.
-        items: the numbers.
-        branch: where it is.
-        why: it is kept.
-    """
+    """Start the frame again if a branch that is kept tests numbers, which then are read."""
     places = [frame.items[node] for node in items]
     for place in places:
         if (place.file, place.line) != (branch.file, branch.line):
@@ -138,12 +124,7 @@ def restart_plain(frame: Frame, code: Reason, text: str) -> NoReturn:
 
 
 def restart_leaving(frame: Frame, kept: Mapping[tuple[str, Instruction | None], Why]) -> NoReturn:
-    """Start the frame again, with nothing in the report.
-
-    Args:
-        frame: of capture.
-        kept: what is left to Dynamo, as rule and instruction, each with the reason.
-    """
+    """Start the frame again, with nothing in the report."""
     attempts: Attempts = frame.attempts
     attempts.kept.update(kept)
     text = next(text for _, text in kept.values())

@@ -25,7 +25,7 @@ from fusepass.torch_private.dynamo.source_lines import line_of
 
 
 def here(translator: Any, rule: str, dtype: torch.dtype | None = None) -> Place:
-    """Where the instruction stands that is being traced."""
+    """The place of the instruction that is being traced."""
     instruction = translator.f_code, translator.instruction_pointer - 1
     where = position(translator, translator.current_instruction)
     return Place(rule, instruction, where, *users_location(translator), dtype)
@@ -66,10 +66,6 @@ def in_program(translator: Any, lines: Sequence[Line]) -> tuple[str, int]:
     """File and line of the program's statement among those that are being run.
 
     If it calls a library's helper, that one is put on record.
-
-    Args:
-        translator: Dynamo's, of the frame.
-        lines: innermost first, up to the frame that is being compiled.
     """
     written = [one for one in lines if not is_internal_file(one.file)] or [*lines]
     foreign = [one for one in written if not is_torchs_file(one.file)]
@@ -106,7 +102,7 @@ def users_location(translator: Any) -> tuple[str, int]:
 
 
 def position(translator: Any, jump: Any) -> tuple[Any, ...]:
-    """Where in the source an instruction is, the same in a function and in what Dynamo resumes.
+    """The source position of an instruction, the same in a function and in what Dynamo resumes.
 
     The jumps of one ``a or b or c`` share their position; counted from the end, where resumed code
     is the same, they differ.

@@ -14,7 +14,7 @@ from torch import fx
 from fusepass.default_rules import graph_rules
 from fusepass.report import log
 from fusepass.rewrite.apply.graph_rule_driver import rewrite
-from fusepass.torch_private.dynamo.ddp import hook_cuts
+from fusepass.torch_private.dynamo.compile_state import hook_cuts
 from fusepass.torch_private.patches import Patches
 
 

@@ -12,7 +12,7 @@ from fusepass.inductor.cache_folder import ensure_writable
 from fusepass.inductor.passes import inductor_passes, op_by_op_compiler
 from fusepass.options import Options
 from fusepass.rewrite.registry import active_rules
-from fusepass.torch_private.dynamo.scalars.float_inputs import (
+from fusepass.torch_private.dynamo.scalars.scalar_quirks import (
     has_varying_floats,
     without_autograd_cache,
 )

@@ -23,7 +23,7 @@ from fusepass.prefetching.container_copy import (
     own_copy,
     with_items,
 )
-from fusepass.torch_private.dynamo.containers import registered_node
+from fusepass.torch_private.fx.registered_types import registered_node
 
 Leaf = Callable[[Any], Any]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 Theirs = Callable[..., Any]  # a function of torch's that one of ours is put in front of
+# Called with Dynamo's output graph: says whether the frame is compiled for fusepass.
+IsOurs = Callable[[Any], bool]
 
 
 class Patches(contextlib.ExitStack):
@@ -41,10 +43,10 @@ class Patches(contextlib.ExitStack):
             self.callback(delattr, owner, name)
         setattr(owner, name, value)
 
-    def put_into(self, table: Any, key: Any, wrapped: Callable[[Any], Any]) -> None:
-        """Put ``wrapped`` of what a table holds into its place."""
+    def put_into(self, table: Any, key: Any, ours: Callable[..., Any]) -> None:
+        """The same for a function that a table holds under a key."""
         self.callback(table.__setitem__, key, table[key])
-        table[key] = wrapped(table[key])
+        table[key] = functools.partial(ours, table[key])
 
 
 def once(install: Callable[[], None]) -> Callable[[], None]:

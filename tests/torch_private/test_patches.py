@@ -73,7 +73,7 @@ def test_the_last_is_called_first_and_taken_out_first() -> None:
 def test_an_entry_of_a_table() -> None:
     table = {"==": len}
     with Patches() as patches:
-        patches.put_into(table, "==", lambda theirs: lambda value: theirs(value) + 1)
+        patches.put_into(table, "==", lambda theirs, value: theirs(value) + 1)
         assert table["=="]("ab") == 3
     assert table == {"==": len}
 

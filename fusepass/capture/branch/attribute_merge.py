@@ -16,7 +16,6 @@ from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.side_effects import (
     buffer_container,
-    held_items,
     is_plain_object,
     set_held_items,
     side_effects_allowed,
@@ -65,7 +64,7 @@ class AttributeWrites:
             **made,
         }
         for held, items in self.dicts.values():
-            now = held_items(held)
+            now = held.items
             if isinstance(items, frozenset):
                 if items != frozenset(now):
                     raise Refusal(Reason.SIDE_EFFECT, "an arm changes which buffers are saved")
@@ -99,7 +98,7 @@ def attribute_writes(translator: Any, iterators: Iterable[Any]) -> Iterator[Attr
         if kind is None:
             return False
         if id(item) not in writes.dicts:
-            items = held_items(item)
+            items = item.items
             writes.dicts[id(item)] = (item, frozenset(items) if kind == "set" else dict(items))
         return True
 

@@ -15,7 +15,7 @@ from torch import fx
 
 from fusepass.capture.branch.snapshot import Bindings, modes, pending_mutations
 from fusepass.capture.bytecode import exception_handlers
-from fusepass.capture.bytecode.control_flow import RETURNS
+from fusepass.capture.bytecode.instructions import RETURNS
 from fusepass.capture.effects.message_trace import (
     autocast_now,
     check_message,
@@ -31,7 +31,6 @@ from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.compile_state import is_dynamos_file, is_internal_file
-from fusepass.torch_private.dynamo.errors.error_text import python_error
 from fusepass.torch_private.dynamo.errors.raising import (
     exception_parts,
     frames_outwards,
@@ -41,7 +40,7 @@ from fusepass.torch_private.dynamo.errors.raising import (
     prints_waiting,
     random_call_count,
 )
-from fusepass.torch_private.dynamo.errors.stop_reasons import why_stopped
+from fusepass.torch_private.dynamo.errors.stop_reasons import python_error, why_stopped
 from fusepass.torch_private.dynamo.source_lines import line_of
 from fusepass.torch_private.dynamo.stack import (
     constant_of,

@@ -22,7 +22,8 @@ from fusepass.capture.branch.snapshot import (
     modes,
     pending_mutations,
 )
-from fusepass.capture.bytecode.control_flow import EXIT, RETURNS
+from fusepass.capture.bytecode.control_flow import EXIT
+from fusepass.capture.bytecode.instructions import RETURNS
 from fusepass.capture.frame_state import Frame
 from fusepass.capture.masks.unbacked_sizes import forget_counts
 from fusepass.capture.nodes.print_node import is_line
@@ -33,8 +34,7 @@ from fusepass.graph.safety.tensor_kinds import special_or_transformed_reason
 from fusepass.report.decision import Reason
 from fusepass.report.user_code import is_torchs_file
 from fusepass.torch_private.dynamo.compile_state import input_count
-from fusepass.torch_private.dynamo.errors.error_text import python_error
-from fusepass.torch_private.dynamo.errors.stop_reasons import why_stopped
+from fusepass.torch_private.dynamo.errors.stop_reasons import python_error, why_stopped
 from fusepass.torch_private.dynamo.iterators import iterator_states
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import asked_symbols, data_sizes
 from fusepass.torch_private.dynamo.side_effects import what_was_done

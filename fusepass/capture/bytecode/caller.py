@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dis
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from fusepass.capture.bytecode.instructions import EXPRESSIONS, LOADS_LOCAL, SKIPPED, stack_effect
 from fusepass.torch_private.dynamo.stack import code_of_local
-
-_NOTHING = ("CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP", "PRECALL")
-_EXPRESSIONS = ("LOAD_", "PUSH_NULL", "CALL", "BINARY_", "COMPARE_OP", "UNARY_", "BUILD_")
-_LOADS_LOCAL = ("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_DEREF")
 
 
 def caller_of(translator: Any) -> tuple[Any, int] | None:
@@ -37,22 +33,16 @@ def callee_of(instructions: Sequence[Any], index: int) -> Any:
         return None
     above = call.arg + (call.opname == "CALL_KW")  # Python 3.13: the names lie above the arguments
     for inst in reversed(instructions[:index]):
-        if inst.opname in _NOTHING:
+        if inst.opname in SKIPPED:
             continue
-        if not inst.opname.startswith(_EXPRESSIONS) or "SUPER" in inst.opname:
+        if not inst.opname.startswith((*EXPRESSIONS, "BUILD_")) or "SUPER" in inst.opname:
             return None
         pushed = _count_pushed(inst)
         if above < pushed:
             if inst.opname == "PUSH_NULL":
                 continue
             return inst
-        # Python 3.11 counts part of a call for PRECALL.
-        effect = (
-            -inst.arg - 1
-            if inst.opname == "CALL"
-            else dis.stack_effect(inst.opcode, inst.arg, jump=False)
-        )
-        above -= effect
+        above -= stack_effect(inst)
     return None
 
 
@@ -60,7 +50,7 @@ def _count_pushed(inst: Any) -> int:
     """How many values a load or an expression pushes."""
     if inst.opname == "LOAD_METHOD" or inst.opname.count("FAST") > 1:
         return 2
-    with_slot = dis.stack_effect(inst.opcode, inst.arg, jump=False) if inst.arg is not None else 0
+    with_slot = stack_effect(inst) if inst.arg is not None else 0
     if inst.opname == "LOAD_GLOBAL":
         return with_slot
     return 1 + with_slot if inst.opname == "LOAD_ATTR" else 1
@@ -74,6 +64,6 @@ def _is_callee(caller: Any, loaded: Any, code: Any) -> bool:
     if loaded.opname == "LOAD_GLOBAL":
         held = caller.f_globals.get(name)
         return getattr(inspect.unwrap(held) if callable(held) else held, "__code__", None) is code
-    if loaded.opname in _LOADS_LOCAL:
+    if loaded.opname in (*LOADS_LOCAL, "LOAD_DEREF"):
         return code_of_local(caller, name) is code
     return False

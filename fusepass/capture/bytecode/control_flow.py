@@ -17,19 +17,10 @@ from typing import Any
 
 import networkx as nx
 
-RETURNS = ("RETURN_VALUE", "RETURN_CONST")
+from fusepass.capture.bytecode.instructions import RETURNS, successors
+
 _TESTS = ("IF_TRUE", "IF_FALSE")
 _STATEMENTS = ("STORE_", "DELETE_", "POP_TOP", "LIST_", "SET_", "DICT_", "MAP_", "YIELD", "SEND")
-_NO_FALLTHROUGH = (
-    *RETURNS,
-    "RAISE_VARARGS",
-    "RERAISE",
-    "JUMP",
-    "JUMP_FORWARD",
-    "JUMP_BACKWARD",
-    "JUMP_ABSOLUTE",
-    "JUMP_BACKWARD_NO_INTERRUPT",
-)
 EXIT = -1
 
 
@@ -51,7 +42,7 @@ class Region:
     chains: dict[int, tuple[int, bool]]
 
     def join_of(self, index: int) -> int:
-        """Where the arms of the jump at ``index`` meet: an instruction index or :data:`EXIT`."""
+        """The place where the arms of a jump meet: an instruction index or :data:`EXIT`."""
         return self.join.get(self.block[index], EXIT)
 
     def only_raises(self, index: int) -> bool:
@@ -73,36 +64,23 @@ def region_of(code: CodeType, instructions: Sequence[Any]) -> Region:
 
 
 def analyse(instructions: Sequence[Any]) -> Region:
-    """Build the block graph and its post-dominators.
-
-    Args:
-        instructions: objects with ``opname`` and ``target`` (another of them, or None).
-    """
-    index = {id(inst): i for i, inst in enumerate(instructions)}
-    starts = {0}
-    for i, inst in enumerate(instructions):
-        if inst.target is not None:
-            starts.add(index[id(inst.target)])
-        if (inst.target is not None or inst.opname in _NO_FALLTHROUGH) and i + 1 < len(
-            instructions
-        ):
-            starts.add(i + 1)
-    ordered = sorted(starts)
+    """Build the block graph and its post-dominators."""
+    leads = successors(instructions)
+    jumps = [jump for _, jump, _ in leads]
+    starts = {0, *(jump for jump in jumps if jump is not None)}
+    ends = (at for at, (after, jump, _) in enumerate(leads) if after is None or jump is not None)
+    ordered = sorted(starts.union(end + 1 for end in ends) - {len(instructions)})
     block: dict[int, int] = {}
     graph: nx.DiGraph = nx.DiGraph()
     graph.add_node(EXIT)
     for start, end in zip(ordered, [*ordered[1:], len(instructions)], strict=True):
         graph.add_node(start)
-        for i in range(start, end):
-            block[i] = start
-        last = instructions[end - 1]
-        if last.opname in RETURNS:
-            graph.add_edge(start, EXIT)
-            continue
-        if last.target is not None:
-            graph.add_edge(start, index[id(last.target)])
-        if last.opname not in _NO_FALLTHROUGH and end < len(instructions):
-            graph.add_edge(start, end)
+        block |= dict.fromkeys(range(start, end), start)
+        after, jump, _ = leads[end - 1]
+        returns_here = instructions[end - 1].opname in RETURNS
+        graph.add_edges_from(
+            (start, to) for to in ((EXIT,) if returns_here else (jump, after)) if to is not None
+        )
     returns = frozenset(nx.ancestors(graph, EXIT))
     live = graph.subgraph(returns | {EXIT}).reverse(copy=True)
     join = {
@@ -110,11 +88,11 @@ def analyse(instructions: Sequence[Any]) -> Region:
         for node, up in nx.immediate_dominators(live, EXIT).items()
         if up is not None and node != EXIT
     }
-    return Region(join, block, returns, _chains(instructions, index, ordered))
+    return Region(join, block, returns, _chains(instructions, jumps, ordered))
 
 
 def _chains(
-    instructions: Sequence[Any], index: dict[int, int], starts: list[int]
+    instructions: Sequence[Any], jumps: list[int | None], starts: list[int]
 ) -> dict[int, tuple[int, bool]]:
     """The chains of tests; those of their ends first, which longer ones are made of.
 
@@ -130,12 +108,12 @@ def _chains(
             continue
         if any(inst.opname.startswith(_STATEMENTS) for inst in instructions[last + 1 : following]):
             continue
-        target = index[id(instructions[last].target)]
+        target = jumps[last]
         for end in (following, *(chains[following][:1] if following in chains else ())):
             jump = instructions[end]
-            if _is_test(jump) and target in (index[id(jump.target)], end + 1):
+            if _is_test(jump) and target in (jumps[end], end + 1):
                 jumps_if = jump.opname.endswith("IF_TRUE")
-                chains[last] = (end, jumps_if is (index[id(jump.target)] == target))
+                chains[last] = (end, jumps_if is (jumps[end] == target))
                 break
     return chains
 

@@ -14,6 +14,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from fusepass.capture.bytecode.instructions import LOADS_GLOBAL, handler_of
 from fusepass.capture.bytecode.with_blocks import manager_around
 from fusepass.capture.frame_state import Frame
 from fusepass.graph.safety.failures import AnyException
@@ -30,7 +31,6 @@ Kinds = tuple[type[BaseException], ...]
 
 _MAX_HANDLERS = 64
 _OF_SPELLING = (AttributeError, ImportError, NameError, StopIteration, SyntaxError, TypeError)
-_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 _SKIPPED = ("NOP", "CACHE", "TO_BOOL", "NOT_TAKEN", "PUSH_NULL")
 _JUMPS = ("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE")
 _NOTHING = frozenset(
@@ -42,12 +42,7 @@ _OF_A_NAME = ("LOAD_CONST", "STORE_FAST", "DELETE_FAST")  # how ``except … as 
 
 
 def who_sees(translator: Any, kind: type[BaseException]) -> str | None:
-    """What in the traced frames would act on an exception that the program raises, or None.
-
-    Args:
-        translator: of the frame that raises, standing at the instruction.
-        kind: class of the exception.
-    """
+    """Name the code in the traced frames that would act on an exception of the program, or None."""
     for frame in frames_outwards(translator):
         if is_generator_frame(frame):
             return "a generator"
@@ -60,34 +55,24 @@ def who_sees(translator: Any, kind: type[BaseException]) -> str | None:
 
 
 def catching_handler(translator: Any, frame: Frame, kinds: Kinds) -> str | None:
-    """What of the program would catch an exception that a call raises when it runs, or None.
+    """Name the handler that would catch an exception which a call raises when it runs, or None.
 
     A ``finally`` catches nothing. Libraries reset their own state in one around whole models, so
     that a graph that ends there would cost every call of a model for the sake of one that fails.
-
-    Args:
-        translator: of the function with the call, standing at the instruction.
-        frame: of capture.
-        kinds: classes it may be of.
     """
     found = (_first(one, one.current_instruction, kinds) for one in _around(translator, frame))
     return next((text for text in found if text is not None), None)
 
 
 def is_seen(frames: Iterable[Any], kinds: Kinds) -> bool:
-    """Whether a handler in code as written would act on an error of a call in it.
-
-    Args:
-        frames: of the code, each with the place of the call.
-        kinds: classes the error may be of.
-    """
+    """Whether a handler in code as written would act on an error of a call in it."""
     return any(_first(one, one.current_instruction, kinds) is not None for one in frames)
 
 
 def is_in_a_try(translator: Any, frame: Frame) -> bool:
     """Whether any handler, whatever it does, is around an instruction; asked at every call."""
     around = _around(translator, frame)
-    return any(_entry(one.current_instruction) is not None for one in around)
+    return any(handler_of(one.current_instruction) is not None for one in around)
 
 
 def _around(translator: Any, frame: Frame) -> Iterator[Any]:
@@ -96,10 +81,6 @@ def _around(translator: Any, frame: Frame) -> Iterator[Any]:
     if frame.callers is None:
         frame.callers = eager_frames()
     yield from frame.callers
-
-
-def _entry(instruction: Any) -> Any:
-    return getattr(instruction, "exn_tab_entry", None)
 
 
 def _first(frame: Any, instruction: Any, kinds: Kinds, *, cleanup: bool = False) -> str | None:
@@ -115,7 +96,7 @@ def _first(frame: Any, instruction: Any, kinds: Kinds, *, cleanup: bool = False)
         return None  # it tidies up; hooks that are always called are not when compiled
     index = frame.indexof
     for _ in range(_MAX_HANDLERS):
-        entry = _entry(instruction)
+        entry = handler_of(instruction)
         if entry is None:
             return None
         passed = _passes(frame, index[entry.target], entry, kinds, cleanup)
@@ -161,15 +142,10 @@ def _end_of_finally(code: list[Any]) -> Any:
 
 
 def _with_block(manager: Any, kinds: Kinds, cleanup: bool) -> str | None:
-    """What a context manager would do about an exception, for a person, or None.
+    """Name a with-block that would act on an exception, for a person; None if it would not.
 
     Those of torch's put its own state back, which code around a graph has no need of. Those of the
     program may swallow the exception or write something down: they have to do nothing for certain.
-
-    Args:
-        manager: its class, or the code and globals of its generator; None if it is not known.
-        kinds: classes the exception may be of.
-        cleanup: whether a ``finally`` counts as acting.
     """
     if isinstance(manager, tuple):
         code, names = manager
@@ -211,7 +187,7 @@ def _reraise_if_unmatched(frame: Any, code: list[Any], kinds: Kinds) -> Any:
     classes: list[Any] = []
     for step, instruction in enumerate(code):
         name = instruction.opname
-        if name in _LOADS:
+        if name in LOADS_GLOBAL:
             attributes = _attributes(code[step + 1 :])
             found = named_value(frame, [instruction, *attributes])
             classes += found if isinstance(found, tuple) else [found]

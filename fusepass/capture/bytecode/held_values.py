@@ -1,4 +1,4 @@
-"""Say what a name, an attribute or a stack entry may hold: memory of tensors, or an object."""
+"""Find the memory of tensors, or the object, that a name, attribute or stack entry may hold."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ class EACH(tuple[Any, ...]):
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """What may be held.
+    """The value that a name, an attribute or a stack entry may hold.
 
     Attributes:
-        memory: that tensors in it may lie in.
-        container: whether it holds tensors and is none: storing an element writes no tensor.
-        real: the object itself, where that is known.
-        owner, name: of what was loaded as an attribute.
+        memory: the memory that tensors in the value may lie in.
+        container: whether the value holds tensors and is none itself: to store an element then
+            writes no tensor.
+        real: the object itself, if it is known.
+        owner, name: if the value was loaded as an attribute, its owner and its name.
     """
 
     memory: frozenset[int] = frozenset()
@@ -78,7 +79,7 @@ def either(held: Iterable[Held]) -> Held:
 
 @dataclass
 class Values:
-    """What names and attributes stand for.
+    """Look-up of names and attributes, and a record of what code stores.
 
     Attributes:
         memory_of: the memory of a tensor, as the graph knows it.
@@ -100,7 +101,7 @@ class Values:
         return Held(real=value)
 
     def of_cell(self, cell: types.CellType) -> Held:
-        """What a function has from the one around it."""
+        """The value of a variable that a function has from the one around it."""
         try:
             return self.of(cell.cell_contents)
         except ValueError:  # not bound yet
@@ -154,7 +155,7 @@ def _elements(value: Any) -> list[Any]:
 
 
 def _receiver(owner: Held) -> Held | None:
-    """What a method gets as its first argument; a function of a module or class gets nothing."""
+    """The first argument of a method; None for a function of a module or class."""
     return None if isinstance(owner.real, (types.ModuleType, type)) else owner
 
 

@@ -15,17 +15,10 @@ from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
+from fusepass.capture.bytecode.instructions import names_of, successors
+
 _LOCAL = frozenset(dis.haslocal)
 _FREE = frozenset(dis.hasfree)
-_ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
-_JUMPS_ALWAYS = (
-    "JUMP_FORWARD",
-    "JUMP_BACKWARD",
-    "JUMP_ABSOLUTE",
-    "JUMP_BACKWARD_NO_INTERRUPT",
-    "JUMP",
-)
-
 _cache: weakref.WeakKeyDictionary[CodeType, tuple[int, list[frozenset[str]]]] = (
     weakref.WeakKeyDictionary()
 )
@@ -41,23 +34,15 @@ def live_names(code: CodeType, instructions: Sequence[Any], index: int) -> froze
 
 
 def analyse(instructions: Sequence[Any]) -> list[frozenset[str]]:
-    """Live-in set of every instruction.
-
-    Args:
-        instructions: objects with ``opcode``, ``opname``, ``argval``, ``target`` and, for exception
-            handlers, ``exn_tab_entry.target``.
-    """
-    index = {id(inst): i for i, inst in enumerate(instructions)}
+    """Live-in set of every instruction."""
     live: list[frozenset[str]] = [frozenset()] * len(instructions)
-    successors = [
-        _successors(i, inst, index, len(instructions)) for i, inst in enumerate(instructions)
-    ]
+    leads = [[at for at in found if at is not None] for found in successors(instructions)]
     effects = [_reads_and_writes(inst) for inst in instructions]
     changed = True
     while changed:
         changed = False
         for i in range(len(instructions) - 1, -1, -1):
-            out = frozenset().union(*(live[s] for s in successors[i]))
+            out = frozenset().union(*(live[s] for s in leads[i]))
             reads, writes = effects[i]
             now = reads | (out - writes)
             if now != live[i]:
@@ -66,23 +51,10 @@ def analyse(instructions: Sequence[Any]) -> list[frozenset[str]]:
     return live
 
 
-def _successors(i: int, inst: Any, index: dict[int, int], count: int) -> list[int]:
-    found = []
-    if inst.target is not None:
-        found.append(index[id(inst.target)])
-    if inst.opname not in _ENDS and inst.opname not in _JUMPS_ALWAYS and i + 1 < count:
-        found.append(i + 1)
-    handler = getattr(getattr(inst, "exn_tab_entry", None), "target", None)
-    if handler is not None:
-        found.append(index[id(handler)])
-    return found
-
-
 def _reads_and_writes(inst: Any) -> tuple[frozenset[str], frozenset[str]]:
     if inst.opcode not in _LOCAL and inst.opcode not in _FREE:
         return frozenset(), frozenset()
-    names = inst.argval if isinstance(inst.argval, tuple) else (inst.argval,)
-    name_set = frozenset(n for n in names if isinstance(n, str))
+    name_set = frozenset(n for n in names_of(inst) if isinstance(n, str))
     if inst.opname.startswith("STORE") and "LOAD" not in inst.opname:
         return frozenset(), name_set
     return name_set, frozenset()

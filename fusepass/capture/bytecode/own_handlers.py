@@ -30,10 +30,6 @@ def is_in_subclass(translator: Any) -> bool:
 def on_frame(callback: Any, frame: Any) -> bool:
     """Whether a frame that Dynamo is asked to compile runs in eager, with all that it calls.
 
-    Args:
-        callback: Dynamo's.
-        frame: with its code and locals.
-
     Raises:
         FusepassError: the options given to torch.compile are not valid.
     """
@@ -58,12 +54,7 @@ def on_frame(callback: Any, frame: Any) -> bool:
 
 
 def _handled_by(code: types.CodeType, owner: Any) -> str | None:
-    """Which function for calls of torch some code is, if it is one.
-
-    Args:
-        code: of the function.
-        owner: what it is called with first: a class or, of a mode, an object.
-    """
+    """Which function for calls of torch some code is, if it is one."""
     if code.co_name in _HANDLERS:
         return code.co_name
     kinds = getattr(owner if isinstance(owner, type) else type(owner), "__mro__", ())

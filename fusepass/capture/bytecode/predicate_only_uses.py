@@ -8,26 +8,26 @@ returned is followed into the caller. At anything the walk does not know it says
 
 from __future__ import annotations
 
-import dis
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_SKIPPED = ("CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP", "PRECALL", "RESUME")
+from fusepass.capture.bytecode.instructions import (
+    EXPRESSIONS,
+    LOADS_LOCAL,
+    SKIPPED,
+    names_of,
+    stack_effect,
+    swapped,
+)
+
 _TESTS = ("POP_JUMP_IF", "POP_JUMP_FORWARD_IF", "POP_JUMP_BACKWARD_IF")
 _UNCHANGED = ("TO_BOOL", "UNARY_NOT")
-_OVER = ("LOAD_", "PUSH_NULL", "CALL", "BINARY_", "COMPARE_OP", "UNARY_", "TO_BOOL")
+_OVER = (*EXPRESSIONS, "TO_BOOL")
 _PUSHES_ONLY = (
-    "LOAD_CONST",
-    "LOAD_DEREF",
-    "LOAD_FAST",
-    "LOAD_FAST_BORROW",
-    "LOAD_FAST_CHECK",
-    "LOAD_GLOBAL",
-    "LOAD_SMALL_INT",
-    "PUSH_NULL",
+    *LOADS_LOCAL,
+    *("LOAD_CONST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_SMALL_INT", "PUSH_NULL"),
 )
-_LOADS_LOCAL = ("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK")
 _LIMIT = 120  # instructions looked at for one value
 
 Stack = tuple[bool, ...]  # its upper end: which entries are the value, or computed from it
@@ -86,10 +86,10 @@ class _UseWalk:
         return True
 
     def _step(self, at: int, stack: Stack) -> list[tuple[int, Stack]] | None:
-        """Where the program can go on from one instruction; None if the value is used there."""
+        """The instructions that can follow one; None if the value is used there."""
         inst = self.instructions[at]
         name, following = inst.opname, at + 1
-        if name in _SKIPPED or (stack[-1] and name in _UNCHANGED):
+        if name in SKIPPED or (stack[-1] and name in _UNCHANGED):
             return [(following, stack)]
         if name.startswith(_TESTS):
             return [(following, stack[:-1]), (self._index(inst.target), stack[:-1])]
@@ -119,12 +119,7 @@ class _UseWalk:
             return (*stack[:-2], any(stack[-2:]))
         if not name.startswith(_OVER) or "__" in name or name.count("FAST") > 1:
             return None
-        arg = inst.arg
-        if arg is None and inst.opcode >= dis.HAVE_ARGUMENT:
-            arg = 0  # Dynamo drops it where it is but the place of a name or constant
-        effect = dis.stack_effect(inst.opcode, arg, jump=False)
-        if name == "CALL":  # Python 3.11 counts part of it for PRECALL
-            effect = -inst.arg - 1
+        effect = stack_effect(inst)
         taken = 0 if name in _PUSHES_ONLY else max(1, 1 - effect)
         below = stack[: len(stack) - taken] if taken else stack
         if any(stack[len(below) :]):
@@ -142,20 +137,13 @@ class _UseWalk:
             (i, inst.opname)
             for i, inst in enumerate(self.instructions)
             if inst.opname.startswith(("LOAD", "DELETE", "MAKE_CELL"))
-            and _names(inst.argval, name)
+            and name in names_of(inst)
             and not self.ignored(i)
         ]
-        return bool(uses) and all(op in _LOADS_LOCAL and self.follows(i) for i, op in uses)
+        return bool(uses) and all(op in LOADS_LOCAL and self.follows(i) for i, op in uses)
 
 
 def _stack_after_move(name: str, depth: int, stack: Stack) -> Stack:
     """The stack after ``COPY`` or ``SWAP``, which may reach below what is known of it."""
     full = [*[False] * (depth - len(stack)), *stack]
-    if name == "COPY":
-        return (*full, full[-depth])
-    full[-depth], full[-1] = full[-1], full[-depth]
-    return tuple(full)
-
-
-def _names(argval: Any, name: str) -> bool:
-    return argval == name or (isinstance(argval, tuple) and name in argval)
+    return (*full, full[-depth]) if name == "COPY" else swapped(full, depth)

@@ -36,7 +36,7 @@ from fusepass.torch_private.dynamo.eager_frames import (
     frames_with_handlers,
 )
 from fusepass.torch_private.dynamo.guards import guard_on
-from fusepass.torch_private.dynamo.recorded_calls import break_graph, goes_on
+from fusepass.torch_private.dynamo.recorded_calls import break_or_skip, goes_on
 from fusepass.torch_private.versions import capture_supported
 
 WHAT = "An operation may fail where the program would handle the error"
@@ -71,7 +71,7 @@ def on_recorded(translator: Any, node: fx.Node) -> None:
     settle(frame, place, why)
     rest = "" if goes_on(translator.output.root_tx) else ", and the rest runs in eager mode"
     keep(frame, place, Reason.PARTIAL_OP, f"{why}: the graph ends here{rest}")
-    break_graph(translator, WHAT, f"{why}, but not if the call fails in a larger graph.", _HINTS)
+    break_or_skip(translator, WHAT, f"{why}, but not if the call fails in a larger graph.", _HINTS)
 
 
 def _concerns(translator: Any, frame: Frame) -> bool:
@@ -89,7 +89,7 @@ _MOST_PLACES = 4096  # that a guard remembers
 
 
 class _Unhandled:
-    """That nobody who calls a frame handles what its calls may raise; asked before each call."""
+    """The condition that no caller handles errors of a frame's calls, asked before each call."""
 
     text = "no caller handles errors of its calls"
 
@@ -115,13 +115,7 @@ class _Unhandled:
 
 
 def ask_callers(output_graph: Any, frame: Frame, nodes: Iterable[fx.Node]) -> None:
-    """Have a frame compiled again where a caller in eager handles what its calls may raise.
-
-    Args:
-        output_graph: Dynamo's.
-        frame: of capture.
-        nodes: of the complete graph.
-    """
+    """Have a frame compiled again where a caller in eager handles what its calls may raise."""
     if not frame.options.rule_on("try") or not capture_supported():
         return
     kinds = tuple(kinds_of_values(nodes))

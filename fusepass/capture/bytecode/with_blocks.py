@@ -7,25 +7,16 @@ import types
 from typing import Any
 
 from fusepass.capture.bytecode.caller import callee_of
+from fusepass.capture.bytecode.instructions import LOADS_GLOBAL, LOADS_LOCAL, SKIPPED
 from fusepass.torch_private.dynamo.eager_frames import WrittenFrame
 from fusepass.torch_private.dynamo.errors.raising import context_of, manager_of, named_value
 
-_LOCALS = ("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_DEREF", "LOAD_CLOSURE")
-_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
+_LOCALS = (*LOADS_LOCAL, "LOAD_DEREF", "LOAD_CLOSURE")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
-_BETWEEN = ("CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL")
 
 
 def manager_around(frame: Any, entry: Any) -> Any:
-    """What manages a with-block.
-
-    Args:
-        frame: Dynamo's translator, or code as written.
-        entry: of the exception table, for the block.
-
-    Returns:
-        A class, or ``(code object, globals)`` of a generator; None if it is not known.
-    """
+    """The context manager of a with-block, whose entry of the exception table is given."""
     if isinstance(frame, WrittenFrame):
         return _written_manager(frame, entry)
     context = context_of(frame, entry)
@@ -35,7 +26,7 @@ def manager_around(frame: Any, entry: Any) -> Any:
 
 
 def _written_manager(frame: WrittenFrame, entry: Any) -> Any:
-    """What manages a with-block, by its expression.
+    """The context manager of a with-block, by its expression.
 
     ``with name.attribute:`` and ``with name.attribute(…):`` are looked up; None for anything else.
     """
@@ -50,7 +41,7 @@ def _written_manager(frame: WrittenFrame, entry: Any) -> Any:
     if start is None:
         return None
     before = start - 1
-    while before >= 0 and steps[before].opname in _BETWEEN:
+    while before >= 0 and steps[before].opname in (*SKIPPED, "PUSH_NULL"):
         before -= 1
     called = steps[before].opname.startswith("CALL")
     if called:
@@ -72,7 +63,7 @@ def _written_manager(frame: WrittenFrame, entry: Any) -> Any:
 
 
 def _value(frame: WrittenFrame, load: Any, attributes: list[Any]) -> Any:
-    if load.opname in _GLOBALS:
+    if load.opname in LOADS_GLOBAL:
         return named_value(frame, [load, *attributes])
     found = frame.f_locals.get(load.argval) if load.opname in _LOCALS else None
     for attribute in attributes:

@@ -18,17 +18,23 @@ from typing import Any
 import torch
 
 from fusepass.capture.bytecode.held_values import EACH, NOTHING, NULL, Held, Values, either
+from fusepass.capture.bytecode.instructions import (
+    SKIPPED,
+    handler_of,
+    names_of,
+    stack_effect,
+    successors,
+    swapped,
+)
 from fusepass.graph.dataflow.effects import inplace_position
 from fusepass.graph.ops.op_names import IN_PLACE_OPERATORS
 from fusepass.graph.ops.schemas import may_return_an_operand
 from fusepass.report.user_code import is_torchs_file
 from fusepass.torch_private.dynamo.eager_frames import written
 
-_ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
-_ALWAYS = ("JUMP", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD_NO_INTERRUPT")
-_SKIPPED = frozenset(
-    """CACHE COPY_FREE_VARS EXTENDED_ARG GEN_START KW_NAMES MAKE_CELL NOP NOT_TAKEN PRECALL RESUME
-    SETUP_ANNOTATIONS""".split()
+_SKIPPED = (
+    *SKIPPED,
+    *("COPY_FREE_VARS", "GEN_START", "MAKE_CELL", "NOT_TAKEN", "SETUP_ANNOTATIONS"),
 )
 _LOCALS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF")
 _POPPING = ("POP_", "STORE_", "DELETE_", "RETURN_", "RAISE_", "RERAISE", "END_", "PRINT_EXPR")
@@ -56,7 +62,7 @@ class _BackwardRuns(Exception):
 
 @dataclass
 class Writes:
-    """What is found while code is followed.
+    """The findings of a walk over code.
 
     Attributes:
         values: what names and attributes stand for.
@@ -80,7 +86,7 @@ class Writes:
                 self.memory |= one.memory
 
     def call(self, callee: Held, args: list[Held], named: dict[str, Held]) -> Held:
-        """What a call returns, after its writes are noted."""
+        """Note the writes of a call, and give what it returns."""
         if isinstance(callee.real, EACH):
             calls = [Held(real=one, owner=callee.owner) for one in callee.real]
             return either(self.call(one, args, named) for one in calls)
@@ -191,21 +197,14 @@ def _is_in_place(function: Any, given: list[Held], named: dict[str, Held]) -> bo
 
 
 class _Paths:
-    """The paths of one function from one place on.
-
-    Args:
-        writes: what is found.
-        code: of the function.
-        instructions: of it, as Dynamo reads them.
-        names: its globals.
-    """
+    """The paths of one function from one place on."""
 
     def __init__(
         self, writes: Writes, code: types.CodeType, instructions: Sequence[Any], names: Any
     ) -> None:
         self.writes, self.code, self.names = writes, code, names
         self.instructions = instructions
-        self.index = {id(one): at for at, one in enumerate(instructions)}
+        self.leads = successors(instructions)
         self.returned = NOTHING
 
     def follow(self, start: int, stack: Stack, local: dict[str, Held]) -> Held:
@@ -225,37 +224,34 @@ class _Paths:
 
     def _steps(self, at: int, stack: Stack, local: dict[str, Held]) -> list[tuple[int, _State]]:
         inst = self.instructions[at]
+        after, jump, handler = self.leads[at]
         found: list[tuple[int, _State]] = []
-        entry = getattr(inst, "exn_tab_entry", None)
-        if entry is not None:
+        if handler is not None:
+            entry = handler_of(inst)
             raised = (*_top(stack, entry.depth, bottom=True), *[NOTHING] * (1 + bool(entry.lasti)))
-            found.append((self.index[id(entry.target)], (raised, local)))
-        name = inst.opname
-        if inst.target is not None:
-            jumped = (self._moved(inst, stack, jump=True), local)
-            found.append((self.index[id(inst.target)], jumped))
-        if name in _ENDS:
-            if name == "RETURN_VALUE":
-                self.returned = either([self.returned, *_top(stack, 1)])
-            return found
-        if name in _ALWAYS or at + 1 >= len(self.instructions):
+            found.append((handler, (raised, local)))
+        if jump is not None:
+            found.append((jump, (self._moved(inst, stack, jump=True), local)))
+        if inst.opname == "RETURN_VALUE":
+            self.returned = either([self.returned, *_top(stack, 1)])
+        if after is None:
             return found
         try:
-            return [*found, (at + 1, self._after(at, inst, stack, local))]
+            return [*found, (after, self._after(at, inst, stack, local))]
         except _BackwardRuns:
             return found
 
     def _after(self, at: int, inst: Any, stack: Stack, local: dict[str, Held]) -> _State:
         name = inst.opname
         if name.startswith(("STORE_FAST", "STORE_DEREF")):
-            stored, *loaded = _names_of(inst)
+            stored, *loaded = names_of(inst)
             if name == "STORE_FAST_STORE_FAST":
                 value, first = _top(stack, 2)
                 return stack[:-2], {**local, stored: first, loaded[0]: value}
             local = {**local, stored: _top(stack, 1)[0]}
             return (*stack[:-1], *(local.get(one, NOTHING) for one in loaded)), local
         if name.startswith(_LOCALS):
-            return (*stack, *(local.get(one, NOTHING) for one in _names_of(inst))), local
+            return (*stack, *(local.get(one, NOTHING) for one in names_of(inst))), local
         if name in _SKIPPED:
             return stack, local
         if name.startswith("CALL") and name in _CALLS:
@@ -269,8 +265,7 @@ class _Paths:
 
     def _moved(self, inst: Any, stack: Stack, *, jump: bool) -> Stack:
         """The stack after an instruction of which only the effect on its height is known."""
-        arg = (inst.arg or 0) if inst.opcode >= dis.HAVE_ARGUMENT else None
-        effect = dis.stack_effect(inst.opcode, arg, jump=jump)
+        effect = stack_effect(inst, jump=jump)
         name = inst.opname
         if effect < 0 and (jump or name.startswith(_POPPING)):
             return stack[: len(stack) + effect]
@@ -305,7 +300,7 @@ class _Paths:
         return (*rest, self.writes.call(function, args[:plain], named))
 
     def call(self, at: int, inst: Any, stack: Stack) -> Stack:
-        """``CALL``: up to Python 3.12 an instruction in front has the names of arguments."""
+        """Note the writes of a call, and give what it returns."""
         before = next((one for one in reversed(self.instructions[:at]) if _counts(one)), None)
         names: Any = ()
         if before is not None and before.opname == "KW_NAMES":
@@ -321,14 +316,14 @@ class _Paths:
 
     def call_with_stars(self, _at: int, inst: Any, stack: Stack) -> Stack:
         """``f(*args, **kwargs)``."""
-        effect = dis.stack_effect(inst.opcode, inst.arg or 0, jump=False)
+        effect = stack_effect(inst)
         function, *args = (one for one in _top(stack, 1 - effect) if one.real is not NULL)
         rest = stack[: max(0, len(stack) - 1 + effect)]
         return (*rest, self.writes.call(function, [Held(one.memory) for one in args], {}))
 
     def make(self, inst: Any, stack: Stack, local: dict[str, Held]) -> Stack:
         """A function, lambda or comprehension is made."""
-        taken = 1 - dis.stack_effect(inst.opcode, inst.arg or 0, jump=False)
+        taken = 1 - stack_effect(inst)
         code = _top(stack, 1)[0].real
         around = self.writes.made.setdefault(code, {})
         around |= {name: held | around.get(name, held) for name, held in local.items()}
@@ -341,7 +336,8 @@ class _Paths:
 
     def load_attribute(self, inst: Any, stack: Stack) -> Stack:
         held = self.writes.values.attribute(_top(stack, 1)[0], inst.argval)
-        as_method = inst.opname == "LOAD_METHOD" or _is_method(inst)
+        # For calls LOAD_ATTR leaves two entries from Python 3.12 on.
+        as_method = inst.opname == "LOAD_METHOD" or stack_effect(inst) > 0
         return (*stack[:-1], held, NULL_HELD) if as_method else (*stack[:-1], held)
 
     def store_subscript(self, _inst: Any, stack: Stack) -> Stack:
@@ -375,8 +371,7 @@ class _Paths:
         element = self.writes.values.element(holder, NOTHING)
         if inst.opname == "FOR_ITER":
             return (*stack, element)
-        count = 1 + dis.stack_effect(inst.opcode, inst.arg, jump=False)
-        return (*stack[:-1], *[element] * count)
+        return (*stack[:-1], *[element] * (1 + stack_effect(inst)))
 
 
 NULL_HELD = Held(real=NULL)
@@ -403,31 +398,13 @@ _HANDLERS: dict[str, Callable[[_Paths, Any, Stack], Stack]] = {
     "COPY": lambda _, inst, stack: (*stack, _top(stack, inst.arg)[0]),
     # Python 3.13: a function and, below it, its defaults or the cells around it.
     "SET_FUNCTION_ATTRIBUTE": lambda _, inst, stack: (*stack[:-2], *_top(stack, 1)),
-    "SWAP": lambda _, inst, stack: _swapped(stack, inst.arg),
+    "SWAP": lambda _, inst, stack: swapped(list(_top(stack, max(inst.arg, len(stack)))), inst.arg),
     **dict.fromkeys(_COLLECTING, _Paths.collect),
 }
 
 
-def _swapped(stack: Stack, depth: int) -> Stack:
-    full = list(_top(stack, max(depth, len(stack))))
-    full[-depth], full[-1] = full[-1], full[-depth]
-    return tuple(full)
-
-
-def _names_of(instruction: Any) -> tuple[str, ...]:
-    """The locals of an instruction; Python 3.13 joins two that follow each other."""
-    named = instruction.argval
-    return named if isinstance(named, tuple) else (named,)
-
-
 def _counts(instruction: Any) -> bool:
     return instruction.opname not in ("CACHE", "EXTENDED_ARG", "PRECALL")
-
-
-def _is_method(instruction: Any) -> bool:
-    """Whether ``LOAD_ATTR`` leaves two entries, as it does for calls from Python 3.12 on."""
-    arg = instruction.arg or 0
-    return dis.stack_effect(instruction.opcode, arg, jump=False) > 0
 
 
 def _top(stack: Stack, count: int, *, bottom: bool = False) -> Stack:
@@ -462,16 +439,7 @@ def memory_written(
     start: _State,
     at: int,
 ) -> set[int]:
-    """Memory that code from an instruction on may write in place.
-
-    Args:
-        values: what names and attributes stand for.
-        code: of the function.
-        instructions: of it, as Dynamo reads them.
-        names: its globals.
-        start: the stack and the locals there.
-        at: index of the instruction.
-    """
+    """Memory that code from an instruction on may write in place."""
     writes = Writes(values)
     known = -1
     while known != values.known_stores():  # a loop may read what it stores further down

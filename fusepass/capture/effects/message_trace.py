@@ -20,7 +20,7 @@ from fusepass.graph.ops.op_names import op_name
 from fusepass.graph.safety.totality import depends_on_data
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.deferred_values import message_tracing
-from fusepass.torch_private.dynamo.errors.error_text import python_error
+from fusepass.torch_private.dynamo.errors.stop_reasons import python_error
 from fusepass.torch_private.dynamo.stack import new_scope
 
 

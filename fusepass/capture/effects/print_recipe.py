@@ -21,7 +21,6 @@ from fusepass.capture.nodes.print_node import always
 from fusepass.capture.nodes.value_recipe import CallValue, KnownValue, Recipe, ValueWriter
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.calls import constant
 from fusepass.torch_private.dynamo.deferred_values import constant_or_class
 from fusepass.torch_private.dynamo.errors.raising import exception_parts
 from fusepass.torch_private.dynamo.print_calls import (
@@ -30,7 +29,7 @@ from fusepass.torch_private.dynamo.print_calls import (
     standard_stream,
     user_frames,
 )
-from fusepass.torch_private.dynamo.stack import realized
+from fusepass.torch_private.dynamo.stack import constant, realized
 
 
 @dataclass(frozen=True)

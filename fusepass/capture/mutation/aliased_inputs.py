@@ -26,13 +26,8 @@ from fusepass.graph.dataflow.writes import memory_written, replaced_memory_reaso
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.graph_rule_driver import innermost_first
-from fusepass.torch_private.dynamo.frame_inputs import (
-    Given,
-    GuardOnTensors,
-    guard_on_tensors,
-    tensors_given,
-    written_only_as_data,
-)
+from fusepass.torch_private.dynamo.frame_inputs import Given, tensors_given, written_only_as_data
+from fusepass.torch_private.dynamo.guards import GuardOnTensors, guard_on_tensors
 
 # More tensors of modules and optimizers than these are not asked about among themselves in later
 # calls where nothing is captured: that takes about 0.2 µs for each of them in each call.
@@ -43,7 +38,7 @@ _WHOLE_STORAGE = REPLACES_MEMORY | {"as_strided", "as_strided_", "resize_", "res
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """What shares memory with what a graph writes.
+    """The memory that inputs share and a graph writes.
 
     Attributes:
         names: of the inputs, as the program has them.
@@ -63,7 +58,7 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class _OverlapQuery:
-    """What is asked about inputs, those that are written first; holds none of them.
+    """The question which inputs overlap, those that are written first; it holds none of them.
 
     Attributes:
         written: how many are written.
@@ -106,7 +101,7 @@ def _varies(node: fx.Node) -> bool:
 
 
 def _asked_again(given: list[Given], question: _OverlapQuery) -> list[Given]:
-    """Those that later calls are asked about where nothing is captured, and nothing shares."""
+    """The inputs that later calls ask about where nothing is captured, and nothing shares."""
     written = given[: question.written]
     if sum(one.held for one in given) <= _HELD or not all(one.held for one in written):
         return given
@@ -116,7 +111,7 @@ def _asked_again(given: list[Given], question: _OverlapQuery) -> list[Given]:
 def _shared_inputs(
     given: list[Given], question: _OverlapQuery, output_graph: Any, *, captures: bool
 ) -> SharedMemory | None:
-    """What shares memory with what a complete graph writes; later calls are asked the same."""
+    """Find inputs that share memory a complete graph writes; later calls are asked the same."""
     if not question.written or len(given) < 2:
         return None
     pairs = question.sharing([*range(len(given))], [one.value for one in given]).pairs
@@ -167,7 +162,7 @@ def _unwritable_reason(written: list[Given]) -> str | None:
 
 
 def written_back(branch: fx.Node) -> list[fx.Node]:
-    """What the results of a branch are written into where its arms meet."""
+    """The tensors that the results of a branch are written into where its arms meet."""
     if WRITTEN not in branch.meta:  # it stands for a number that the arms leave
         return []
     results = [n for n in branch.users if n.args[1:] and n.args[1] >= branch.meta[WRITTEN]]

@@ -31,7 +31,7 @@ from fusepass.torch_private.dynamo.stack import proxy_of, record_grad_mode
 
 @dataclass
 class Shadows:
-    """What became of the writes of two arms.
+    """The results of redirecting the writes of two arms.
 
     Attributes:
         finals: for each memory written, by its first node: what each arm left in it.
@@ -138,7 +138,7 @@ def _root(aliases: list[fx.Node], fake_mode: Any) -> fx.Node:
 
 
 def _check_earlier_uses(aliases: list[fx.Node], key: int, inside: set[fx.Node]) -> None:
-    """What was saved for backward must not be written where eager would not have written it."""
+    """Refuse to write what was saved for backward where eager would not have written it."""
     uses = dict.fromkeys(n for alias in aliases for n in (alias, *alias.users))
     keeping = [node for node in uses if node not in inside and _keeps(node, key)]
     if keeping:

@@ -59,7 +59,7 @@ class Use:
         return value
 
     def unfit(self) -> Unfit:
-        """That the call has no form that takes a tensor for the number."""
+        """The refusal of a call that has no form with a tensor for the number."""
         return Unfit(
             Reason.PYTHON_VALUE, f"no form of {self.name} that takes a tensor for it is known"
         )
@@ -77,6 +77,8 @@ class Use:
         """
         number = self.number(name)
         assert number is not None
+        if dtype not in SUPPORTED:
+            raise self.unfit()
         self.settled(number, dtype)
         unchecked = lenient and dtype in HALVES and self.value.device.type == "cpu"
         if not unchecked and not number.range.fits(dtype):
@@ -100,7 +102,11 @@ class Use:
         swap: Callable[[fx.Node], fx.Node] = lambda n: places.get(n, n)  # noqa: E731
         self.node.args = fx.map_arg(args, swap)
         self.node.kwargs = fx.map_arg(kwargs, swap)
-        if not self.in_place and not has_same_metadata(self.recorder.fake(self.node), self.value):
+        try:
+            fits = self.in_place or has_same_metadata(self.recorder.fake(self.node), self.value)
+        except (RuntimeError, TypeError):  # it takes numbers that it does not take as tensors
+            fits = False
+        if not fits:
             self.node.args, self.node.kwargs = args, kwargs
             raise self.unfit()
 
@@ -112,16 +118,16 @@ class Use:
         """
         if not has_same_metadata(made.meta["example_value"], self.value):
             raise self.unfit()
-        made.meta = dict(self.node.meta)
-        self.node.replace_all_uses_with(made)
-        self.node.graph.erase_node(self.node)
+        self.give_way(made)
 
     def finish(self, made: fx.Node) -> None:
         """The same for a call that may be in place, which hands on its first operand."""
-        if not self.in_place:
-            self.become(made)
-            return
-        made.meta = dict(self.node.meta)
+        (self.give_way if self.in_place else self.become)(made)
+
+    def give_way(self, made: fx.Node, *, described: bool = True) -> None:
+        """Have another node take the place of the call, whatever it looks like."""
+        if described:
+            made.meta = dict(self.node.meta)
         self.node.replace_all_uses_with(made)
         self.node.graph.erase_node(self.node)
 
@@ -134,9 +140,17 @@ class Use:
             made = self.record("to", made, self.value.dtype)
         self.become(made)
 
-    def others(self, besides: str) -> list[fx.Node]:
-        """The nodes given for the other arguments."""
-        return [v for k, v in self.given.items() if k != besides and isinstance(v, fx.Node)]
+    def sole(self, *names: str) -> tuple[str, ScalarTensor]:
+        """Which argument of these is given a held number, and the number.
+
+        Raises:
+            Unfit: none is, or another argument is given one, too.
+        """
+        held = [v for v in self.given.values() if isinstance(v, fx.Node) and v in self.held]
+        found = [(n, number) for n in names if (number := self.number(n)) is not None]
+        if len(found) != 1 or len(held) != 1:
+            raise self.unfit()
+        return found[0]
 
     def record(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """One more call in front of it."""

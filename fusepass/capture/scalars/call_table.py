@@ -41,11 +41,6 @@ from fusepass.torch_private.fx.tensor_kinds import is_transformed
 def replace(node: fx.Node, held: dict[fx.Node, ScalarTensor], recorder: NodeRecorder) -> None:
     """Replace the numbers that a call uses.
 
-    Args:
-        node: a call of the graph.
-        held: the numbers to replace.
-        recorder: of the graph.
-
     Raises:
         Unfit: the call needs the number itself.
     """
@@ -88,7 +83,7 @@ def _by_name(node: fx.Node, names: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def as_size(node: fx.Node, number: fx.Node) -> Unfit | None:
-    """That a call takes a number as a size, an index or a count; None if it does not."""
+    """The refusal of a call that takes a number as a size, an index or a count; else None."""
     name = op_name(node)
     if name is None or kind_of(number) != "int" or kind_of(node) is not None:
         return None

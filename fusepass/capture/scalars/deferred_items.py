@@ -22,7 +22,11 @@ from fusepass.capture.refusal import fault
 from fusepass.capture.restarts import Captured, Why, restart_without
 from fusepass.capture.scalars.lowering import KeptScalar, Number, read_in_time, replace_numbers
 from fusepass.capture.scalars.scalar import READ_LATE, kind_of
-from fusepass.capture.scalars.scalar_predicate import comes_from_items, those_from_items
+from fusepass.capture.scalars.scalar_predicate import (
+    comes_from_items,
+    is_read_back,
+    those_from_items,
+)
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Outcome, Reason
@@ -75,7 +79,7 @@ def asked_numbers(
 
 
 def reasons(frame: Frame, kept: dict[fx.Node, KeptScalar]) -> dict[Captured, Why]:
-    """Where numbers are read, and why that stays so, with the line of the use."""
+    """Give the places where numbers are read, each with the reason and the line of the use."""
     places = [(frame.items[node], why) for node, why in kept.items()]
     return {place: (why.code, why.text + _use(why, place)) for place, why in places}
 
@@ -135,7 +139,8 @@ def _dead_tensors(graph: fx.Graph) -> set[fx.Node]:
 def _asked(graph: fx.Graph, live: list[fx.Node], error: BaseException) -> list[fx.Node]:
     """The numbers that an error is about, or that the call took which failed."""
     symbols = asked_symbols(error)
-    asked = [n for node in live for n in _reached(node) if _symbols(n) & symbols]
+    computed = reached(live, lambda one: [n for n in one.users if FROM_ITEM in n.meta])
+    asked = [n for n in computed if unknown_sizes(n.meta.get("example_value")) & symbols]
     last = next(iter(reversed(graph.nodes)), None)
     if last is None:
         return made_of(asked)
@@ -172,12 +177,7 @@ def _given_out(graph: fx.Graph) -> set[fx.Node]:
 
 
 def reading(compiled: Callable[..., Any], positions: frozenset[int]) -> Callable[..., Any]:
-    """A compiled graph of which some outputs are read as numbers.
-
-    Args:
-        compiled: the graph.
-        positions: of these outputs, tensors of one element.
-    """
+    """A compiled graph of which some outputs are read as numbers."""
 
     @functools.wraps(compiled)
     def call(*args: Any) -> Any:
@@ -187,30 +187,18 @@ def reading(compiled: Callable[..., Any], positions: frozenset[int]) -> Callable
     return call
 
 
-def _symbols(node: fx.Node) -> frozenset[Any]:
-    return unknown_sizes(node.meta.get("example_value"))
-
-
-def _reached(node: fx.Node) -> list[fx.Node]:
-    """A number and all that are computed from it."""
-    return list(reached([node], lambda one: [n for n in one.users if FROM_ITEM in n.meta]))
-
-
 def made_of(numbers: list[fx.Node]) -> list[fx.Node]:
     """The numbers read from tensors that others are computed from."""
 
     def before(node: fx.Node) -> list[fx.Node]:
-        return [] if _is_read(node) else [n for n in node.all_input_nodes if FROM_ITEM in n.meta]
+        sources = () if is_read_back(node) else node.all_input_nodes
+        return [n for n in sources if FROM_ITEM in n.meta]
 
-    return list(filter(_is_read, reached(numbers, before)))
-
-
-def _is_read(node: fx.Node) -> bool:
-    return node.op == "call_method" and node.target == "item"
+    return list(filter(is_read_back, reached(numbers, before)))
 
 
 def _use(why: KeptScalar, item: Place) -> str:
-    """Where the use is, unless it is where the number is read."""
+    """The line of the use, unless the number is read there."""
     if why.user is None:
         return ""
     file, line = source_of(why.user)

@@ -1,8 +1,8 @@
 """Record ``.item()``, ``float()`` and ``bool()`` of a tensor as an unknown number.
 
 Such a call does not break the graph. At a jump the condition is put together again from tensors
-(scalar_predicate.py); other uses are replaced once the graph is complete (items.py). If a number
-turns out to be needed, its call is given back to Dynamo.
+(scalar_predicate.py). Other uses are replaced once the graph is complete (deferred_items.py). If a
+number turns out to be needed, its call is given back to Dynamo.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 errors are those of a Python number. The number is exact, so it is kept as the tensor it was read
 from and cast straight to the dtype eager would use; arithmetic of numbers alone is done in float64
 and int64, like Python's (python_arithmetic.py). What the calls that take numbers do with tensors in
-their place is in number_uses.py.
+their place is in call_table.py.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _as_size(number: fx.Node) -> KeptScalar | None:
 
 
 def _users_of_number(node: fx.Node) -> list[fx.Node]:
-    """What reads a number; nothing of any other node."""
+    """The users of a node if it is a number; else none."""
     return [*node.users] if kind_of(node) is not None else []
 
 
@@ -174,10 +174,7 @@ def _read(
     """A number as the tensor it was read from, at the moment it was read."""
     node, source = number.node, number.source
     moment = history.moments[node]
-    kind = kind_of(node)
-    assert kind is not None
     known = number.range or read_from(source, lambda n: history.holds_value(n, moment))
-
     last = _last_use(node, history) + 1
 
     def home(device: torch.device) -> fx.Node | None:
@@ -200,20 +197,27 @@ def _read(
             made = recorder.before(place, "clone", made)
         return made
 
-    device = tensor_value(source).device  # type: ignore[union-attr]
+    return held_number(node, known, source, home, recorder)
+
+
+def held_number(
+    node: fx.Node,
+    known: Range,
+    source: fx.Node,
+    home: Callable[[torch.device], fx.Node | None],
+    recorder: NodeRecorder,
+) -> ScalarTensor:
+    """A number that is computed from no other, on the device of ``source`` if that is a tensor."""
+    kind, value = kind_of(node), tensor_value(source)
+    assert kind is not None
+    device = torch.device("cpu") if value is None else value.device
     return ScalarTensor(node, kind, known, (node,), device, home, recorder)
 
 
 def read_now(number: Number, recorder: NodeRecorder) -> ScalarTensor:
-    """A number as the tensor it was read from holds it now, at the end of a graph.
-
-    Args:
-        number: the number; its tensor was made where it was read.
-        recorder: adds to the end of the graph.
-    """
+    """A number as the tensor it was read from holds it now, at the end of a graph."""
     node, source = number.node, number.source
-    kind, value = kind_of(node), tensor_value(source)
-    assert kind is not None
+    value = tensor_value(source)
     assert value is not None
 
     def home(_: torch.device) -> fx.Node:
@@ -222,16 +226,11 @@ def read_now(number: Number, recorder: NodeRecorder) -> ScalarTensor:
         return recorder.before(node, "reshape", made, ()) if value.dim() else made
 
     known = number.range or read_from(source, lambda _: False)
-    return ScalarTensor(node, kind, known, (node,), value.device, home, recorder)
+    return held_number(node, known, source, home, recorder)
 
 
 def read_in_time(graph: fx.Graph, fake_mode: Any) -> None:
-    """Copy what :func:`read_now` read where the number was read, if it was written in between.
-
-    Args:
-        graph: the complete graph of a frame, still as Dynamo recorded it.
-        fake_mode: the mode its fake tensors compute under.
-    """
+    """Copy what :func:`read_now` read where the number was read, if it was written in between."""
     nodes = list(graph.nodes)
     late = [node for node in nodes if READ_FOR in node.meta]
     if not late:

@@ -18,9 +18,8 @@ from fusepass.capture.restarts import restart_without
 from fusepass.capture.scalars.arm_scalars import NUMBER, is_choice
 from fusepass.graph.dataflow.reached import reached
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.identity import break_graph
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import linear_size, unknown_sizes
-from fusepass.torch_private.dynamo.stack import node_of, number_node
+from fusepass.torch_private.dynamo.stack import break_graph, node_of, number_node
 
 
 def is_unknown(frame: Frame, value: Any) -> bool:
@@ -57,19 +56,13 @@ def kinds(value: Any) -> set[type]:
 
 
 def _sides(number: fx.Node, *, inner: bool) -> list[Any]:
-    """What a number is in either arm: those that differ between arms again, or the others."""
+    """The values of a number in the two arms: those that differ themselves, or the others."""
     sides = number.args[1:] if NUMBER in number.meta else ()
     return [s for s in sides if (isinstance(s, fx.Node) and NUMBER in s.meta) is inner]
 
 
 def restart_knowing(frame: Frame, values: list[Any], what: str) -> NoReturn:
-    """Start the frame again, these values known.
-
-    Args:
-        frame: of capture.
-        values: tracked; unknown numbers among them.
-        what: the program does with them, for the report.
-    """
+    """Start the frame again, these values known."""
     nodes = [number_node(v) or node_of(v) for v in values]
     behind = dict.fromkeys(n for node in nodes if node is not None for n in _made_of(node))
     text = f"a Python number differs between the arms, and {what}"

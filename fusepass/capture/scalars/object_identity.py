@@ -6,6 +6,7 @@ is the same object. Which object any other number is can only be told when it is
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -13,19 +14,24 @@ import torch
 from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.scalars.item_hooks import on_not
 from fusepass.capture.scalars.needs_value import differs, is_unknown, kinds, restart_knowing
-from fusepass.torch_private.dynamo import calls
 from fusepass.torch_private.dynamo.deferred_values import late_parts
 from fusepass.torch_private.dynamo.identity import (
     IdentityHandlers,
-    break_graph,
     decided,
-    either,
     equal,
     may_be_number,
     other_number,
     parts_of,
 )
-from fusepass.torch_private.dynamo.stack import constant_of, is_any_tensor, number_node, realized
+from fusepass.torch_private.dynamo.stack import (
+    break_graph,
+    constant,
+    constant_of,
+    is_any_tensor,
+    number_node,
+    realized,
+    traced_operator,
+)
 
 _IS = "Python asks which object it is"
 _KIND = "Python asks for its type"
@@ -39,16 +45,16 @@ def on_same(translator: Any, left: Any, right: Any, negated: bool) -> Any:
     if frame is None:
         return None
     if left is right:
-        return calls.constant(not negated) if is_unknown(frame, left) else None
+        return constant(not negated) if is_unknown(frame, left) else None
     for value, other in ((left, right), (right, left)):
         if is_unknown(frame, value):
             return _compared(translator, frame, value, realized(other), negated)
     for value, other in ((left, right), (right, left)):
         if _is_small(other) and _is(value, torch.SymInt):
             same = _equal(translator, frame, value, other)
-            return calls.constant(constant_of(same)[1] is not negated)
+            return constant(constant_of(same)[1] is not negated)
         if number_node(value) is not None and not may_be_number(other):
-            return calls.constant(negated)
+            return constant(negated)
         if late_parts(value) is not None and not _is_none(other):
             break_graph("Value that is computed after the graph", _IS)
     return None
@@ -63,11 +69,11 @@ def _compared(translator: Any, frame: Frame, value: Any, other: Any, negated: bo
     tensors = all(map(is_any_tensor, (value, other)))
     if tensors or may_be_number(other) or is_unknown(frame, other):
         restart_knowing(frame, [value, other], _IS)
-    return calls.constant(negated)  # they are of different types
+    return constant(negated)  # they are of different types
 
 
 def on_equal(translator: Any, left: Any, right: Any) -> list[Any]:
-    """What ``left == right`` is to compare: beside a number, the number a member of an enum is.
+    """The operands that ``left == right`` is to compare: an enum member as its number.
 
     To Dynamo such a member is an object, which equals no number that varies or is not known.
     """
@@ -77,7 +83,7 @@ def on_equal(translator: Any, left: Any, right: Any) -> list[Any]:
     for place, value in enumerate(sides):
         if number_node(sides[1 - place]) is not None:
             number = other_number(value)
-            sides[place] = value if number is None else calls.constant(number)
+            sides[place] = value if number is None else constant(number)
     return sides
 
 
@@ -123,7 +129,7 @@ def on_contains(translator: Any, items: list[Any], searched: Any) -> Any:
     values = [realized(value) for value in values]
     numbers = [other_number(value) for value in values]
     pairs = zip(values, numbers, strict=True)
-    values = [v if number is None else calls.constant(number) for v, number in pairs]
+    values = [v if number is None else constant(number) for v, number in pairs]
     searched, *items = values
     plain = all(map(_is_plain, values)) and not any(differs(frame, v) for v in unknown)
     if not plain and unknown:
@@ -139,8 +145,10 @@ def _is_one_of(translator: Any, frame: Frame, items: list[Any], searched: Any) -
         if constant and python:
             return same
         if not constant:
-            found = same if found is None else either(translator, found, same)
-    return calls.constant(False) if found is None else found
+            found = (
+                same if found is None else traced_operator(translator, operator.or_, [found, same])
+            )
+    return constant(False) if found is None else found
 
 
 def _is(value: Any, kind: type) -> bool:
@@ -173,12 +181,12 @@ def _equal(translator: Any, frame: Frame, item: Any, searched: Any) -> Any:
     """Whether a value is, or equals, the one searched for."""
     nodes = [number_node(value) for value in (item, searched)]
     if nodes[0] is nodes[1] is not None:
-        return calls.constant(True)  # NaN, too
+        return constant(True)  # NaN, too
     known, values = zip(*map(constant_of, (item, searched)), strict=True)
     if all(known):
-        return calls.constant(values[0] is values[1] or values[0] == values[1])
+        return constant(values[0] is values[1] or values[0] == values[1])
     if any(k and isinstance(v, _NO_NUMBERS) for k, v in zip(known, values, strict=True)):
-        return calls.constant(False)
+        return constant(False)
     same = equal(translator, item, searched)
     symbolic = number_node(same) is not None
     return decided(same) if symbolic and not is_unknown(frame, same) else same

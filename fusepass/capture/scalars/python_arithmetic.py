@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
-from fusepass.capture.scalars import number_comparison
 from fusepass.capture.scalars.scalar import (
     DTYPES,
     MIXED,
@@ -49,7 +48,7 @@ _TORCH: dict[Any, Callable[..., Any]] = {
     operator.floordiv: torch.floor_divide,
     operator.mod: torch.remainder,
 }
-_SIGNS: dict[Any, tuple[Callable[..., Any], Callable[[Range], Range]]] = {
+SIGNS: dict[Any, tuple[Callable[..., Any], Callable[[Range], Range]]] = {
     operator.neg: (torch.neg, negated),
     "__neg__": (torch.neg, negated),
     operator.pos: (torch.positive, lambda same: same),
@@ -74,30 +73,39 @@ _QUESTIONS: dict[Any, Callable[..., Any]] = {
     math.isfinite: torch.isfinite,
 }
 _NEGATION = (operator.not_, torch.sym_not)
+MIRRORED: dict[Any, Any] = {
+    operator.gt: operator.lt,
+    operator.lt: operator.gt,
+    operator.ge: operator.le,
+    operator.le: operator.ge,
+    operator.eq: operator.eq,
+    operator.ne: operator.ne,
+}
+_NEXT = {
+    operator.gt: math.floor,
+    operator.le: math.floor,
+    operator.ge: math.ceil,
+    operator.lt: math.ceil,
+}
+_INT64 = 2**63
 
 
 def held(node: fx.Node, known: dict[fx.Node, ScalarTensor], recorder: NodeRecorder) -> ScalarTensor:
     """The number that a call makes of numbers, some of them held on the device.
 
-    Args:
-        node: the call.
-        known: numbers that are held.
-        recorder: of the graph.
-
     Raises:
         Unfit: it has no exact form on the device.
     """
-    target = node.target
     if node.kwargs:
         raise _unsupported(node)
     sides = [operand(value, known) for value in node.args]
+    result = _Result(node, sides, recorder)
     made: ScalarTensor | None = None
-    if len(sides) == 2 and target in number_comparison.MIRRORED:
-        made = _comparison(node, sides, recorder)
-    elif len(sides) == 2:
-        made = _of_two(node, sides, recorder)
+    if len(sides) == 2:
+        compares = node.target in MIRRORED
+        made = _comparison(result) if compares else _of_two(result)
     elif len(sides) == 1 and isinstance(sides[0], ScalarTensor):
-        made = _of_one(node, sides[0], recorder)
+        made = _of_one(result, sides[0])
     if made is None:
         raise _unsupported(node)
     return made
@@ -108,26 +116,38 @@ def _unsupported(node: fx.Node) -> Unfit:
     return Unfit(Reason.PYTHON_VALUE, f"Python's {name.strip('_')} is applied to it")
 
 
+@dataclass
 class _Result:
-    """What a call gives: recorded in front of it, when a use asks for it."""
+    """The number that a call gives: recorded in front of the call, when a use asks for it."""
 
-    def __init__(self, node: fx.Node, sides: list[Side], recorder: NodeRecorder) -> None:
-        self.node = node
-        self.sides = sides
-        self.recorder = recorder
+    node: fx.Node
+    sides: list[Side]
+    recorder: NodeRecorder
 
     def made(
-        self, kind: str, found: Range, compute: Callable[..., fx.Node], *, work: str | None = None
+        self, kind: str, found: Range, call: Callable[..., Any], *, work: str | None = None
     ) -> ScalarTensor:
-        """The number.
+        """The number that a function of torch gives.
 
         Args:
             kind: of the result.
             found: its range.
-            compute: records it, given tensors for the held operands and the others as they are.
+            call: of tensors for the operands that are held, and the others as they are.
             work: the kind the operands are converted to; that of the result if not given.
         """
-        held = [side for side in self.sides if isinstance(side, ScalarTensor)]
+
+        def compute(first: Any, *rest: Any) -> fx.Node:
+            if not isinstance(first, fx.Node):
+                first = self.full_like(first, rest[0])
+            return self.record(call, first, *rest)
+
+        return self.computed(kind, found, compute, work=work)
+
+    def computed(
+        self, kind: str, found: Range, compute: Callable[..., fx.Node], *, work: str | None = None
+    ) -> ScalarTensor:
+        """The same where ``compute`` records one call or several."""
+        held = tuple(side for side in self.sides if isinstance(side, ScalarTensor))
         roots = tuple(dict.fromkeys(root for side in held for root in side.roots))
 
         def home(device: torch.device) -> fx.Node:
@@ -136,7 +156,7 @@ class _Result:
 
         device = held[0].device
         return ScalarTensor(
-            self.node, kind, found, roots, device, home, self.recorder, operands=tuple(held)
+            self.node, kind, found, roots, device, home, self.recorder, operands=held
         )
 
     def _tensor(self, side: Side, device: torch.device, dtype: torch.dtype) -> Any:
@@ -146,37 +166,65 @@ class _Result:
             return self.record(torch.full, (), side, dtype=dtype, device=device)
         return float(side) if dtype is torch.float64 else int(side)
 
+    def full_like(self, number: Any, other: fx.Node) -> fx.Node:
+        """A number as a 0-d tensor of the dtype and device of another."""
+        value = other.meta["example_value"]
+        return self.record(torch.full, (), number, dtype=value.dtype, device=value.device)
+
     def record(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """One more call in front of the node."""
         return self.recorder.before(self.node, target, *args, **kwargs)
 
 
-def _comparison(node: fx.Node, sides: list[Side], recorder: NodeRecorder) -> ScalarTensor:
-    result = _Result(node, sides, recorder)
-    compare, kind, pair = number_comparison.prepared(node.target, *sides)
+def _comparison(result: _Result) -> ScalarTensor:
+    compare, kind, pair = _prepared(result.node.target, *result.sides)
     result.sides = list(pair)
-    torch_compare = getattr(torch, compare.__name__)
+    return result.made("bool", BOOL, getattr(torch, compare.__name__), work=kind)
 
-    def compute(left: Any, right: Any) -> fx.Node:
-        if not isinstance(left, fx.Node):
-            left = result.record(
-                torch.full, (), left, dtype=DTYPES[kind], device=right.meta["example_value"].device
+
+def _prepared(compare: Any, left: Side, right: Side) -> tuple[Any, str, tuple[Side, Side]]:
+    """The comparison to make, the kind its operands are converted to, and the operands.
+
+    Raises:
+        Unfit: it cannot be made in int64 or float64.
+    """
+    if not isinstance(left, ScalarTensor):
+        compare, left, right = MIRRORED[compare], right, left
+    kinds = {kind_of_operand(left), kind_of_operand(right)}
+    if "float" not in kinds:
+        if isinstance(right, int) and abs(right) >= _INT64:
+            raise Unfit(
+                Reason.OVERFLOW, f"it is compared with {right}, which has more than 64 bits"
             )
-        return result.record(torch_compare, left, right)
+        return compare, "int", (left, right)
+    whole = [side for side in (left, right) if kind_of_operand(side) != "float"]
+    if all(range_of(side).within(EXACT) for side in whole):
+        return compare, "float", (left, right)
+    if isinstance(right, float) and not isinstance(right, bool):
+        return _with_float(compare, left, right)
+    raise Unfit(Reason.OVERFLOW, "an integer beyond 2**53 is compared with a float")
 
-    return result.made("bool", BOOL, compute, work=kind)
+
+def _with_float(compare: Any, left: Side, right: float) -> tuple[Any, str, tuple[Side, Side]]:
+    """An integer against a known float: against the next integer."""
+    if math.isfinite(right) and not right.is_integer() and compare in _NEXT:
+        right = _NEXT[compare](right)
+    if not math.isfinite(right) or not float(right).is_integer() or abs(right) >= _INT64:
+        raise Unfit(Reason.OVERFLOW, f"an integer is compared with {right}")
+    return compare, "int", (left, int(right))
 
 
-def _of_two(node: fx.Node, sides: list[Side], recorder: NodeRecorder) -> ScalarTensor | None:
-    target: Any = node.target
+def _of_two(result: _Result) -> ScalarTensor | None:
+    target: Any = result.node.target
+    sides = result.sides
     kinds = [kind_of_operand(side) for side in sides]
     ranges = [range_of(side) for side in sides]
-    result = _Result(node, sides, recorder)
     if target in (torch.sym_min, torch.sym_max):
         return _extremum(result, kinds, ranges, target is torch.sym_max)
     if target in (operator.and_, operator.or_, operator.xor) and kinds == ["bool", "bool"]:
-        logical = {"and_": "logical_and", "or_": "logical_or", "xor": "logical_xor"}
-        return _bitwise(result, getattr(torch, logical[target.__name__]))
+        if not all(isinstance(side, ScalarTensor) for side in sides):
+            return None
+        return result.made("bool", BOOL, getattr(torch, f"logical_{target.__name__.strip('_')}"))
     if target is operator.pow:
         return _power(result, kinds, ranges)
     if target not in _TORCH:
@@ -190,14 +238,13 @@ def _of_two(node: fx.Node, sides: list[Side], recorder: NodeRecorder) -> ScalarT
         found = of_integers(target, *ranges)
         if found is None:
             raise Unfit(Reason.OVERFLOW, "integer arithmetic with it may leave 64 bits")
-        return result.made("int", found, _ordered(result, _TORCH[target]))
+        return result.made("int", found, _TORCH[target])
     if target not in (operator.add, operator.sub, operator.mul, operator.truediv):
         return None
     if "float" not in kinds:
         ranges = [_exact_in_double(*each) for each in zip(sides, ranges, strict=True)]
     _as_floats(sides)
-    found = arithmetic(target, *ranges)
-    return result.made("float", found, _ordered(result, _TORCH[target]))
+    return result.made("float", arithmetic(target, *ranges), _TORCH[target])
 
 
 def _exact_in_double(side: Side, found: Range) -> Range:
@@ -214,24 +261,6 @@ def _exact_in_double(side: Side, found: Range) -> Range:
     if not found.within(EXACT):
         raise Unfit(Reason.OVERFLOW, "a quotient of integers beyond 2**53 is rounded otherwise")
     return found
-
-
-def _ordered(result: _Result, call: Callable[..., Any]) -> Callable[..., fx.Node]:
-    """A call on two operands of which the first may be a known number."""
-
-    def compute(left: Any, right: Any) -> fx.Node:
-        if not isinstance(left, fx.Node):
-            value = right.meta["example_value"]
-            left = result.record(torch.full, (), left, dtype=value.dtype, device=value.device)
-        return result.record(call, left, right)
-
-    return compute
-
-
-def _bitwise(result: _Result, call: Callable[..., Any]) -> ScalarTensor | None:
-    if not all(isinstance(side, ScalarTensor) for side in result.sides):
-        return None
-    return result.made("bool", BOOL, lambda a, b: result.record(call, a, b))
 
 
 def _no_mixed(sides: list[Side]) -> None:
@@ -266,21 +295,14 @@ def _extremum(
     if mixed and not all(each.within(EXACT) for each in whole):
         return None
 
-    def compute(a: Any, b: Any) -> fx.Node:
-        held = a if isinstance(a, fx.Node) else b
-        value = held.meta["example_value"]
-        sides = [
-            side
-            if isinstance(side, fx.Node)
-            else result.record(torch.full, (), side, dtype=value.dtype, device=value.device)
-            for side in (a, b)
-        ]
-        a, b = sides
+    def compute(*sides: Any) -> fx.Node:
+        held = next(side for side in sides if isinstance(side, fx.Node))
+        a, b = (s if isinstance(s, fx.Node) else result.full_like(s, held) for s in sides)
         larger = result.record(torch.gt if largest else torch.lt, b, a)
         return result.record(torch.where, larger, b, a)
 
     mixed |= any(isinstance(side, ScalarTensor) and side.mixed for side in result.sides)
-    return replace(result.made(kind, found, compute), mixed=mixed)
+    return replace(result.computed(kind, found, compute), mixed=mixed)
 
 
 def _power(result: _Result, kinds: list[str], ranges: list[Range]) -> ScalarTensor | None:
@@ -299,12 +321,12 @@ def _power(result: _Result, kinds: list[str], ranges: list[Range]) -> ScalarTens
         found = Range(least, most, ranges[0].nan)
         if count % 2 == 0:
             found = Range(0.0, math.inf, ranges[0].nan)
-        return result.made("float", found, lambda a, _: result.record(torch.pow, a, count))
+        return result.computed("float", found, lambda a, _: result.record(torch.pow, a, count))
     ends = [ranges[0].least ** count, ranges[0].most ** count]
     found = Range(min(0, *ends), max(ends))
     if not is_int64(found):
         raise Unfit(Reason.OVERFLOW, "integer arithmetic with it may leave 64 bits")
-    return result.made("int", found, lambda a, _: result.record(torch.pow, a, count))
+    return result.computed("int", found, lambda a, _: result.record(torch.pow, a, count))
 
 
 def _power_of(number: float, count: int) -> float:
@@ -322,32 +344,29 @@ def _root(result: _Result, found: Range) -> ScalarTensor:
         root = result.record(torch.sqrt, a)
         return result.record(torch.abs, root) if power else root
 
-    return result.made("float", Range(0.0, math.inf, found.nan), compute)
+    return result.computed("float", Range(0.0, math.inf, found.nan), compute)
 
 
-def _of_one(node: fx.Node, side: ScalarTensor, recorder: NodeRecorder) -> ScalarTensor | None:
-    target, kind, known = node.target, side.kind, side.range
-    result = _Result(node, [side], recorder)
+def _of_one(result: _Result, side: ScalarTensor) -> ScalarTensor | None:
+    node, kind, known = result.node, side.kind, side.range
+    target: Any = node.target
     number = "int" if kind == "bool" else kind
-    if target in _SIGNS:
-        call, bounds = _SIGNS[target]
+    if target in SIGNS:
+        call, bounds = SIGNS[target]
         found = bounds(known)
         if number == "int" and not is_int64(found):
             raise Unfit(Reason.OVERFLOW, "integer arithmetic with it may leave 64 bits")
-        made = result.made(number, found, lambda a: result.record(call, a))
-        return replace(made, mixed=side.mixed)
+        return replace(result.made(number, found, call), mixed=side.mixed)
     if target in _QUESTIONS:
-        call = _QUESTIONS[target]
-        return result.made("bool", BOOL, lambda a: result.record(call, a), work="float")
+        return result.made("bool", BOOL, _QUESTIONS[target], work="float")
     if target in _NEGATION:
-        return result.made("bool", BOOL, lambda a: result.record(torch.logical_not, a), work=kind)
+        return result.made("bool", BOOL, torch.logical_not, work=kind)
     if target is torch.sym_float:
         if kind == "float":
             return replace(side, node=node)
         if known.within(EXACT):
             return replace(side, node=node, kind="float", range=_floating(known))
-        rounded = _Result(node, [side], recorder)
-        return rounded.made("float", _floating(known), lambda a: a)
+        return result.computed("float", _floating(known), lambda a: a)
     if target is torch.sym_int and kind != "float":
         return replace(side, node=node, kind="int")
     if getattr(target, "__name__", "") in ("_sym_sqrt", "sqrt"):
@@ -357,9 +376,8 @@ def _of_one(node: fx.Node, side: ScalarTensor, recorder: NodeRecorder) -> Scalar
     if kind == "float" and target in _WHOLE:
         if not known.within(EXACT):
             raise Unfit(Reason.PARTIAL_OP, "an integer made of NaN or infinity raises")
-        call = _WHOLE[target]
         found = Range(math.floor(known.least), math.ceil(known.most))
-        return result.made("int", found, lambda a: result.record(call, a), work="float")
+        return result.made("int", found, _WHOLE[target], work="float")
     return None
 
 

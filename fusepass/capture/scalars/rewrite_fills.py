@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.scalars.call_rewriter import HALVES, Use, inside, name_of, takes
+from fusepass.capture.scalars.call_rewriter import HALVES, SUPPORTED, Use, inside, name_of, takes
 from fusepass.capture.scalars.scalar import READ_LATE, ScalarTensor, Unfit, operand
 from fusepass.report.decision import Reason
 from fusepass.torch_private.versions import clamp_gradients, clamps_to_nan, stores_check_halves
@@ -99,9 +99,9 @@ def where(use: Use) -> None:
 
 def full(use: Use) -> None:
     """A new tensor full of the number."""
-    if use.number("fill_value") is None or any(n in use.held for n in use.others("fill_value")):
-        raise Unfit(Reason.SIZE, f"{use.name} takes it as a size")
-    if any(n in use.held for n in inside(use.given.get("size"))) or use.given.get("requires_grad"):
+    others = [n for k, v in use.given.items() if k != "fill_value" for n in inside(v)]
+    sized = use.number("fill_value") is None or any(n in use.held for n in others)
+    if sized or use.given.get("requires_grad"):
         raise Unfit(Reason.SIZE, f"{use.name} takes it as a size")
     tensor = use.checked("fill_value", use.value.dtype)
     kwargs = {k: v for k, v in use.given.items() if k not in ("size", "input", "fill_value")}
@@ -119,9 +119,7 @@ def tensor(use: Use) -> None:
     """``torch.tensor`` of a number, or of lists of numbers."""
     number = use.number("data")
     if READ_LATE in use.node.meta and number is not None:
-        made = number.out()
-        use.node.replace_all_uses_with(made)
-        use.node.graph.erase_node(use.node)
+        use.give_way(number.out(), described=False)
         return
     allowed = {"data", "dtype", "device"}
     if use.given.keys() - allowed:
@@ -136,6 +134,8 @@ def _stacked(use: Use, data: Any) -> fx.Node:
         return use.record(torch.stack, [_stacked(use, item) for item in data])
     side = operand(data, use.held)
     dtype, device = use.value.dtype, use.value.device
+    if dtype not in SUPPORTED:
+        raise use.unfit()
     if not isinstance(side, ScalarTensor):
         if not takes(dtype, side):
             raise use.unfit()

@@ -55,10 +55,8 @@ FUNCTIONS: dict[str, Any] = {
 def pointwise(use: Use) -> None:
     """Arithmetic, comparisons and bitwise operations of a tensor and a number, in either order."""
     name = REVERSED.get(use.name, use.name)
-    other = "input" if use.number("input") is not None else "other"
-    number, x_name = use.number(other), "other" if other == "input" else "input"
-    if number is None or any(n in use.held for n in use.others(other)):
-        raise use.unfit()
+    other, number = use.sole("input", "other")
+    x_name = "other" if other == "input" else "input"
     x = use.tensor(x_name)
     reverse = (other == "input") != (use.name in REVERSED)
     common = common_dtype(x, number)
@@ -84,8 +82,7 @@ def pointwise(use: Use) -> None:
     kwargs = {k: v for k, v in use.given.items() if k not in ("input", "other")}
     if on_cpu and use.in_place:
         use.record(f"{name}_", wide, tensor, **kwargs)
-        use.node.replace_all_uses_with(given)
-        use.node.graph.erase_node(use.node)
+        use.give_way(given, described=False)
         return
     sides = (tensor, wide) if reverse and name not in ("add", "mul") else (wide, tensor)
     made = use.record(FUNCTIONS[name], *sides, **kwargs)
@@ -214,11 +211,8 @@ def powers(use: Use, base: fx.Node, exponent: fx.Node) -> fx.Node:
 
 def of_two(use: Use) -> None:
     """``copysign``, ``xlogy`` and their like: eager itself makes a tensor of the number."""
-    name = "input" if use.number("input") is not None else "other"
-    number, x_name = use.number(name), "other" if name == "input" else "input"
-    if number is None or any(node in use.held for node in use.others(name)):
-        raise use.unfit()
-    x, dtype = use.tensor(x_name), use.value.dtype
+    name, number = use.sole("input", "other")
+    x, dtype = use.tensor("other" if name == "input" else "input"), use.value.dtype
     use.settled(number, x.dtype)
     if "xlog" in use.name and name == "other" and use.value.requires_grad and number.range.nan:
         _logarithm(use, number.on(x.device, dtype))
@@ -254,12 +248,8 @@ def isin(use: Use) -> None:
 
 def float_power(use: Use) -> None:
     """``float_power``: a power of doubles."""
-    held = [name for name in ("input", "exponent") if use.number(name) is not None]
-    (name,) = held if len(held) == 1 else (None,)
-    if name is None or any(node in use.held for node in use.others(name)):
-        raise use.unfit()
-    number, x_name = use.number(name), "exponent" if name == "input" else "input"
-    assert number is not None
+    name, number = use.sole("input", "exponent")
+    x_name = "exponent" if name == "input" else "input"
     x, given = use.tensor(x_name), use.given[x_name]
     use.settled(number, torch.float64)
     if use.value.requires_grad:
@@ -272,7 +262,7 @@ def float_power(use: Use) -> None:
 
 def lerp(use: Use) -> None:
     """``torch.lerp`` with the number as its weight."""
-    number = _given(use, "weight")
+    _, number = use.sole("weight")
     dtype, (start, end) = _operands(use, ("input", "end"))
     if use.value.requires_grad and rounds(use, number, dtype):
         raise Unfit(Reason.INEXACT, "the gradient has one less the weight, a double")
@@ -281,7 +271,7 @@ def lerp(use: Use) -> None:
 
 def scaled_product(use: Use) -> None:
     """``addcmul`` and ``addcdiv`` with ``value=``: the first factor is scaled."""
-    _given(use, "value")
+    use.sole("value")
     dtype, (x, first, second) = _operands(use, ("input", "tensor1", "tensor2"))
     factor = use.checked("value", dtype)
     call = torch.addcmul if use.name == "addcmul" else torch.addcdiv
@@ -293,7 +283,7 @@ def alpha(use: Use) -> None:
     if use.number("alpha") is None:
         pointwise(use)
         return
-    number = _given(use, "alpha")
+    _, number = use.sole("alpha")
     if number.kind == "bool":
         raise use.unfit()
     if use.value.dtype in HALVES and use.value.device.type == "cpu":
@@ -318,7 +308,7 @@ def alpha(use: Use) -> None:
 
 def leaky_relu(use: Use) -> None:
     """``leaky_relu`` with the number as its slope, which is ``prelu``."""
-    _given(use, "negative_slope")
+    use.sole("negative_slope")
     if use.in_place or use.given.get("inplace"):
         raise use.unfit()
     dtype, (x,) = _operands(use, ("input",))
@@ -326,14 +316,6 @@ def leaky_relu(use: Use) -> None:
         raise use.unfit()
     slope = use.record("reshape", use.checked("negative_slope", dtype), 1)
     use.narrowed(use.record(torch.prelu, x, slope))
-
-
-def _given(use: Use, name: str) -> ScalarTensor:
-    """The number given for an argument; the others may not be such numbers."""
-    number = use.number(name)
-    if number is None or any(node in use.held for node in use.others(name)):
-        raise use.unfit()
-    return number
 
 
 def _operands(use: Use, names: tuple[str, ...]) -> tuple[torch.dtype, list[fx.Node]]:

@@ -85,12 +85,7 @@ def exactly(number: float) -> Range:
 
 
 def read_from(source: fx.Node, holds: Callable[[fx.Node], bool]) -> Range:
-    """The range of the number that a tensor of one element holds.
-
-    Args:
-        source: the tensor.
-        holds: whether a node still holds what it computed, when the number is read.
-    """
+    """The range of the number that a tensor of one element holds."""
     value = tensor_value(source)
     assert value is not None
     if value.dtype is torch.bool:
@@ -141,13 +136,7 @@ def _at_infinity(operation: Callable[..., float], a: Range, b: Range) -> Range:
 
 
 def of_integers(operation: Callable[..., int], a: Range, b: Range) -> Range | None:
-    """The range of ``+``, ``-``, ``*``, ``//`` or ``%`` of integers; None if it may overflow.
-
-    Args:
-        operation: on Python integers.
-        a: of the left operand.
-        b: of the right operand, without zero for a division.
-    """
+    """The range of ``+``, ``-``, ``*``, ``//`` or ``%`` of integers; None if it may overflow."""
     if not (is_int64(a) and is_int64(b)):
         return None
     if operation is operator.mod:

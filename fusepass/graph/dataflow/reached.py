@@ -1,4 +1,4 @@
-"""What leads on from something: operands, users, and the like, however many ways lead there."""
+"""Walk from some starting points over operands, users or the like, and visit each node once."""
 
 from __future__ import annotations
 

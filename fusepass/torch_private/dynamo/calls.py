@@ -1,21 +1,52 @@
 """Hook torch calls that test, raise, or ask for the tensor object.
 
-Run on torch 2.11 to 2.15.
+Dynamo hands ``torch._check`` and its relatives to the graph as assertions about symbols. A number
+that was not read has no symbol to assert about, so its check is traced as the test and the raise it
+consists of, and so is ``torch._assert``. Run on torch 2.11 to 2.15.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._dynamo.variables import (
+    BuiltinVariable,
+    TensorVariable,
+    TorchInGraphFunctionVariable,
+    UserFunctionVariable,
+)
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.builder import SourcelessBuilder
+from torch.fx.experimental import symbolic_shapes
 
-from fusepass.torch_private.dynamo.checks import CHECKS
-from fusepass.torch_private.dynamo.scalars.statically_known import question
-from fusepass.torch_private.dynamo.stack import is_any_tensor, realized
+from fusepass.torch_private.dynamo.stack import (
+    constant,
+    is_any_tensor,
+    realized,
+    traced_operator,
+)
 from fusepass.torch_private.patches import Patches, Theirs
 
+_ERRORS: dict[str, type[Exception]] = {
+    "_check": RuntimeError,
+    "_check_index": IndexError,
+    "_check_value": ValueError,
+    "_check_type": TypeError,
+    "_check_not_implemented": NotImplementedError,
+    "_check_is_size": RuntimeError,
+    "_check_tensor_all": RuntimeError,
+}
+_GIVEN = ("_check_with", "_check_tensor_all_with")  # the error comes first
+CHECKS: dict[Any, str] = {
+    function: name
+    for name in (*_ERRORS, *_GIVEN)
+    if (function := getattr(torch, name, None)) is not None
+}
 CallHandler = Callable[[Any, str, list[Any], dict[str, Any], Callable[[], Any]], Any]
 AskedHandler = Callable[[Any, Any, str], None]
 
@@ -32,6 +63,7 @@ _FUNCTIONS: dict[Any, str] = {
     **CHECKS,
 }
 SETTER = "a setter"
+KNOWN = "known: "  # before the name of a function that asks what torch knows about a number
 _SETTERS = ("set_", "enable_", "preferred_")
 _METHODS = ("allclose", "equal", "max", "min", "std", "var")
 # What a tensor is besides its contents, layout and device.
@@ -45,10 +77,9 @@ def hook_calls(patches: Patches, on_call: CallHandler) -> None:
         patches: take the hooks out again.
         on_call: called as ``(translator, name, args, kwargs, call)``, the tensor of a method first
             among the arguments; must return a tracked value or ``call()``. The name is
-            :data:`SETTER` for what changes a setting of torch, or that of a question of
-            :mod:`~fusepass.torch_private.dynamo.scalars.statically_known`.
+            :data:`SETTER` for what changes a setting of torch, and begins with :data:`KNOWN` for a
+            function that asks what torch knows about a number.
     """
-    from torch._dynamo.variables import TensorVariable, TorchInGraphFunctionVariable
 
     def call_function(theirs: Theirs, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         name = SETTER if is_setter(self.value) else _name(self.value) or question(self.value)
@@ -74,8 +105,6 @@ def hook_questions(patches: Patches, on_asked: AskedHandler) -> None:
             ``is_leaf`` and the like; ``what`` is ``__class__`` also for ``type(tensor)`` and for
             ``isinstance`` with a class more special than Tensor.
     """
-    from torch._dynamo.variables import BuiltinVariable, TensorVariable
-
     read = "var_getattr" if hasattr(TensorVariable, "var_getattr") else "tp_getattro_impl"  # 2.14
 
     def attribute(theirs: Theirs, self: Any, tx: Any, name: str) -> Any:
@@ -95,9 +124,6 @@ def hook_questions(patches: Patches, on_asked: AskedHandler) -> None:
 
 def _hook_class(patches: Patches, on_asked: AskedHandler) -> None:
     """``tensor.__class__`` on 2.15, which is looked up in a table; before it is an attribute."""
-    from torch._dynamo.variables import TensorVariable
-    from torch._dynamo.variables.base import VariableTracker
-
     entry: Any = getattr(VariableTracker, "tp_getset", {}).get("__class__")
     if entry is None:
         return
@@ -149,16 +175,25 @@ def _name(function: Any) -> str | None:
         return None
 
 
+def question(function: Any) -> str | None:
+    """The name of a function that looks into a number as it is traced, behind KNOWN, or None."""
+    name = getattr(function, "__name__", None)
+    if name is None or getattr(function, "__module__", None) != symbolic_shapes.__name__:
+        return None
+    return KNOWN + str(name)
+
+
 def traced_assert(translator: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Trace a call of ``torch._assert`` as the test and the raise it consists of."""
-    from torch._dynamo.variables import UserFunctionVariable
+    return _inlined(translator, _assert_written_out, args, kwargs)
 
-    function: Any = written_out
+
+def _inlined(translator: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return translator.inline_user_function_return(UserFunctionVariable(function), args, kwargs)
 
 
-def written_out(condition: Any, message: Any) -> None:
-    """What ``torch._assert`` does, spelled so that Dynamo takes it for no ``assert``."""
+def _assert_written_out(condition: Any, message: Any) -> None:
+    """Do what ``torch._assert`` does, spelled so that Dynamo takes it for no ``assert``."""
     if condition:
         return
     error = AssertionError(message)
@@ -178,15 +213,91 @@ def subgraph_of(translator: Any, node: Any) -> torch.fx.GraphModule | None:
     return found if isinstance(found, torch.fx.GraphModule) else None
 
 
-def traced_operator(translator: Any, function: Any, args: list[Any]) -> Any:
-    """Trace a call of one of Python's operators, as ``operator.and_``."""
-    from torch._dynamo.variables import BuiltinVariable
+@dataclass(frozen=True)
+class Check:
+    """One call of a check.
 
-    return BuiltinVariable(function).call_function(translator, args, {})
+    Attributes:
+        name: of the function, one of :data:`CHECKS`.
+        error: the tracked class of what it raises, None for the function's own.
+        condition: tracked: a truth value, a size, or a tensor of truth values.
+        message: tracked: a function that gives it, or None.
+        text: the message where there is no function.
+    """
+
+    name: str
+    error: Any
+    condition: Any
+    message: Any
+    text: str
+
+    @property
+    def of_tensor(self) -> bool:
+        """Whether the condition is a tensor, of which all elements have to be true."""
+        return "tensor_all" in self.name
 
 
-def constant(value: Any) -> Any:
-    """A tracked constant."""
-    from torch._dynamo.variables import ConstantVariable
+def check_of(name: str, args: list[Any], kwargs: dict[str, Any]) -> Check | None:
+    """Read a call of a check; None for one that torch turns down, or with more to it."""
+    names = ["i" if name == "_check_is_size" else "cond", "message"]
+    names = ["error_type", *names] if name in _GIVEN else names
+    given = dict(zip(names, args, strict=False))
+    if len(args) > len(names) or given.keys() & kwargs.keys() or kwargs.keys() - set(names):
+        return None
+    given |= kwargs
+    message, text = given.pop("message", None), None
+    if message is not None and message.is_python_constant():
+        value = message.as_python_constant()
+        text = value if isinstance(value, str) and _takes_text() else None
+        if text is None and value is not None and not callable(value):
+            return None
+        message = message if callable(value) else None
+    if given.keys() != set(names) - {"message"}:
+        return None
+    text = _default_message() if text is None else text
+    return Check(name, given.get("error_type"), given[names[-2]], message, text)
 
-    return ConstantVariable.create(value)
+
+def trace_check(translator: Any, check: Check) -> Any:
+    """Trace a check as the test and the raise it consists of."""
+    error, condition = check.error, check.condition
+    if error is None:
+        error = SourcelessBuilder.create(translator, _ERRORS[check.name])
+    if check.of_tensor:
+        condition = realized(condition).call_method(translator, "all", [], {})
+    elif check.name == "_check_is_size":
+        condition = traced_operator(translator, operator.ge, [condition, constant(0)])
+    message = constant(None) if check.message is None else check.message
+    return _inlined(
+        translator, _check_written_out, [error, condition, message, constant(check.text)], {}
+    )
+
+
+def _check_written_out(kind: Any, condition: Any, message: Any, text: str) -> None:
+    if condition:
+        return
+    error = kind(text if message is None else str(message()))
+    raise error
+
+
+WRITTEN_IN = _check_written_out.__code__.co_filename
+
+
+@functools.cache
+def _default_message() -> str:
+    """The message of torch where the program gives none."""
+    return _said()
+
+
+@functools.cache
+def _takes_text() -> bool:
+    """Whether a message may be a text, as from torch 2.15 on; before it must be a function."""
+    return _said("text") == "text"
+
+
+def _said(*message: Any) -> str:
+    try:
+        torch._check(False, *message)
+    except (RuntimeError, TypeError) as error:
+        return str(error)
+    return ""

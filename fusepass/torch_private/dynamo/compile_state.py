@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
 import torch._dynamo
 import torch._inductor
+from torch import fx
+from torch._C._dynamo.eval_frame import (
+    _debug_get_cache_entry_list,
+    _FrameAction,
+    _FrameExecStrategy,
+    reset_code,
+    set_code_exec_strategy,
+)
+from torch._dynamo import exc
+from torch._dynamo.backends.registry import register_backend
+from torch._dynamo.convert_frame import input_codes
+from torch._dynamo.eval_frame import cached_backends
+from torch._dynamo.guards import DeletedGuardManagerWrapper
 
-from fusepass.torch_private.dynamo.calls import written_out
-from fusepass.torch_private.dynamo.checks import WRITTEN_IN
-from fusepass.torch_private.dynamo.ddp import behind_buckets
+from fusepass.torch_private.dynamo.calls import WRITTEN_IN
+from fusepass.torch_private.patches import Patches, Theirs
 
 
 def transparent(error: Exception) -> Exception:
     """The same error as a subclass that Dynamo passes to the user unwrapped."""
-    from torch._dynamo.exc import ShortenTraceback
-
     kind = type(error)
-    both = type(kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__})
+    both = type(kind.__name__, (kind, exc.ShortenTraceback), {"__module__": kind.__module__})
     clone = both.__new__(both, *error.args)
     clone.args = error.args
     clone.first_useful_frame = None
@@ -30,8 +42,6 @@ def transparent(error: Exception) -> Exception:
 
 def is_control_flow(error: BaseException) -> bool:
     """Whether an error tells Dynamo how to go on, rather than that something failed."""
-    from torch._dynamo import exc
-
     return isinstance(error, (exc.RestartAnalysis, exc.SkipFrame, exc.Unsupported, exc.UserError))
 
 
@@ -63,7 +73,7 @@ def backend_of(compiled: Any) -> Any:
 
 
 def backend_as_given(compiled: Any) -> Any:
-    """What torch.compile calls with each graph of ``compiled``, mode and options included.
+    """The callable that torch.compile calls with each graph of ``compiled``, options included.
 
     None for something that was not compiled.
     """
@@ -80,7 +90,7 @@ def backend_name(backend: Any) -> str:
 
 
 def original_callable(compiled: Any) -> Any:
-    """What torch.compile was given, or the argument itself when it is not a compiled callable."""
+    """The callable that torch.compile was given, or the argument itself if it is not compiled."""
     if hasattr(compiled, "_orig_mod"):
         return compiled._orig_mod
     return getattr(compiled, "_torchdynamo_orig_callable", compiled)
@@ -95,17 +105,13 @@ def compile_wrapper_arguments(wrapper: Any) -> tuple[str | None, Any, bool | Non
     return kwargs.get("mode"), kwargs.get("options") or {}, getattr(wrapper, "dynamic", None)
 
 
-@contextlib.contextmanager
-def room_for_recompiles() -> Iterator[None]:
+def room_for_recompiles() -> contextlib.AbstractContextManager[None]:
     """Let code that already has compiled versions be compiled once more."""
-    with torch._dynamo.config.patch(recompile_limit=1024, accumulated_recompile_limit=4096):
-        yield
+    return torch._dynamo.config.patch(recompile_limit=1024, accumulated_recompile_limit=4096)
 
 
 def _traced_codes() -> list[Any]:
     """Every code object Dynamo was asked about since the last reset."""
-    from torch._dynamo.convert_frame import input_codes
-
     return [code for code in (weak() for weak in input_codes.seen) if code is not None]
 
 
@@ -115,11 +121,7 @@ def trace_skipped_again() -> None:
     The mark is on the code object: a frame that one backend met with a graph break inside a loop is
     skipped for every backend from then on.
     """
-    from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
-    from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
-    from torch._C._dynamo.eval_frame import set_code_exec_strategy
-
-    again = FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT)
+    again = _FrameExecStrategy(_FrameAction.DEFAULT, _FrameAction.DEFAULT)
     for code in _traced_codes():
         set_code_exec_strategy(code, again)
 
@@ -140,8 +142,6 @@ def dynamic_shapes_unlearned() -> Iterator[None]:
 
 def runs_code_of(code: Any, compiler: Any) -> bool:
     """Whether Dynamo holds a compiled version of a code object that was made for a callback."""
-    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
-
     if code is None:
         return False
     entries = _debug_get_cache_entry_list(code)
@@ -154,9 +154,6 @@ def forget_compiled_for(backend: Any) -> None:
     Where a code object has both, ours are invalidated in place, as Dynamo does when something they
     guard on dies, and marked so that they do not count towards the user's recompile limit.
     """
-    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
-    from torch._dynamo.eval_frame import cached_backends
-    from torch._dynamo.guards import DeletedGuardManagerWrapper
 
     def is_ours(compiler: Any) -> bool:
         return any(link is backend for link in compiler_chain(compiler))
@@ -180,21 +177,17 @@ def forget_compiled_for(backend: Any) -> None:
 
 
 def compiled_in_place(module: Any) -> Any:
-    """What ``module.compile(...)`` put behind a module's call, or None."""
+    """The compiled call that ``module.compile(...)`` put behind a module, or None."""
     return getattr(module, "_compiled_call_impl", None)
 
 
 @contextlib.contextmanager
 def without_compile_in_place(module: Any) -> Iterator[None]:
     """Call a module as if ``module.compile(...)`` had not been called on it."""
-    held = compiled_in_place(module)
-    if held is not None:
-        module._compiled_call_impl = None
-    try:
+    with Patches() as patches:
+        if compiled_in_place(module) is not None:
+            patches.set(module, "_compiled_call_impl", None)
         yield
-    finally:
-        if held is not None:
-            module._compiled_call_impl = held
 
 
 def code_of(target: Any) -> Any:
@@ -210,7 +203,7 @@ def input_count(translator: Any) -> int:
 
 def is_internal_file(path: str) -> bool:
     """Whether a source file holds stand-ins, Dynamo's or ours, and is not part of a program."""
-    return is_dynamos_file(path) or path in (written_out.__code__.co_filename, WRITTEN_IN)
+    return is_dynamos_file(path) or path == WRITTEN_IN
 
 
 def is_entrance(code: Any) -> bool:
@@ -221,3 +214,67 @@ def is_entrance(code: Any) -> bool:
 def is_dynamos_file(path: str) -> bool:
     """Whether a source file holds Dynamo's stand-ins for builtins."""
     return "/torch/_dynamo/" in path.replace("\\", "/")
+
+
+def behind_buckets(compiler: Any) -> Any:
+    """The callback that gets the pieces, where ``compiler`` cuts graphs into them; else None."""
+    return getattr(getattr(compiler, "__self__", None), "backend_compile_fn", None)
+
+
+def hook_cuts(patches: Patches, on_cut: Callable[[fx.GraphModule], None]) -> None:
+    """Have ``on_cut`` called with each graph, to edit it, before torch cuts it for DDP.
+
+    While a wrapped module runs, Dynamo calls a ``DDPOptimizer`` in place of the backend. That cuts
+    a graph where a bucket of parameters is full, so that gradients can be exchanged while the rest
+    of the backward runs, and hands the pieces to the backend one by one.
+    """
+    from torch._dynamo.backends.distributed import DDPOptimizer
+
+    def compile_fn(theirs: Theirs, self: Any, gm: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        on_cut(gm)
+        return theirs(self, gm, *args, **kwargs)
+
+    patches.put(DDPOptimizer, "compile_fn", compile_fn)
+
+
+_registering = threading.RLock()
+_as_torch_has_it: list[FunctionType] = []  # one, once the code is exchanged
+
+
+def allow_registering_twice() -> None:
+    """Let a backend be registered again under its own name, which changes nothing.
+
+    ``lookup_backend`` looks whether a name is registered, imports what its entry point names and
+    registers it, all without a lock. An import of fusepass takes a while, so threads that compile
+    for the first time at once all come to the registration, and each but the first failed there.
+    The function's code is exchanged, not the function: these threads are about to call the very
+    object they read before.
+    """
+    with _registering:
+        code = register_backend.__code__
+        if _as_torch_has_it or code.co_varnames[:3] != ("compiler_fn", "name", "tags"):
+            return
+        scope, defaults = register_backend.__globals__, register_backend.__defaults__
+        _as_torch_has_it.append(FunctionType(code, scope, "register_backend", defaults))
+        register_backend.__code__ = _register_backend.__code__
+
+
+def _register_backend(
+    compiler_fn: Callable[..., Any] | None = None,
+    name: str | None = None,
+    tags: Sequence[str] = (),
+) -> Any:
+    # Runs with the globals of torch's module, so it names nothing of this one.
+    from fusepass.torch_private.dynamo.compile_state import registered
+
+    return registered(compiler_fn, name, tags)
+
+
+def registered(compiler_fn: Callable[..., Any] | None, name: str | None, tags: Any) -> Any:
+    """Do what ``register_backend`` does, once for each name and function."""
+    (register,) = _as_torch_has_it
+    with _registering:
+        held = register.__globals__["_COMPILER_FNS"].get(name)
+        if held is not None and held is compiler_fn:
+            return compiler_fn
+        return register(compiler_fn, name, tags)

@@ -6,14 +6,26 @@ Run on torch 2.11 to 2.15.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree
+from torch._dynamo import variables
+from torch._dynamo.current_scope_id import current_scope_id
+from torch._dynamo.variables import TupleVariable
+from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 
 from fusepass.torch_private.dynamo.errors.wording import noun_of
+
+# The classes have other names, or other places, in each version.
+_NAMED_TUPLES = ("NamedTupleVariable", "StructSequenceVariable")
+# OrderedDictVariable is a dict on torch 2.15 and an object before.
+_DICT_OBJECTS = (
+    "OrderedDictVariable",
+    "UserDefinedDictVariable",
+    "UserDefinedOrderedDictVariable",
+)
+_OBJECTS = ("UserDefinedObjectVariable", "FrozenDataClassVariable", *_DICT_OBJECTS)
 
 
 @dataclass(frozen=True)
@@ -42,36 +54,22 @@ def container_of(value: Any, effects: Any) -> Container | None:
 
     Tuples may be of any age, what can be written must have been made in an arm just left.
     """
-    from torch._dynamo import variables
-
     kind = type(value)
     if kind is variables.TupleVariable:
         return Container(value, "tuple", tuple, list(value.items))
-    if kind.__name__ in ("NamedTupleVariable", "StructSequenceVariable"):
+    if kind.__name__ in _NAMED_TUPLES:
         return _named_tuple(value, effects)
     if not _made_in_arm(value):
         return None
     if kind is variables.ListVariable:
         return Container(value, "list", list, list(value.items))
-    if kind.__name__ in _DICTS:
+    if kind.__name__ == "ConstDictVariable":
         return Container(value, "dict", value.python_type(), dict(value.items))
     return _object(value, effects) if kind.__name__ in _OBJECTS else None
 
 
-# OrderedDictVariable is a dict on torch 2.15 and an object before.
-_DICTS = ("ConstDictVariable",)
-_DICT_OBJECTS = (
-    "OrderedDictVariable",
-    "UserDefinedDictVariable",
-    "UserDefinedOrderedDictVariable",
-)
-_OBJECTS = ("UserDefinedObjectVariable", "FrozenDataClassVariable", *_DICT_OBJECTS)
-
-
 def _made_in_arm(value: Any) -> bool:
     """Whether a container was made in a deeper scope than the one in force: in an arm just left."""
-    from torch._dynamo.current_scope_id import current_scope_id
-
     mutation = getattr(value, "mutation_type", None)
     return value.source is None and getattr(mutation, "scope", 0) > current_scope_id()
 
@@ -94,8 +92,6 @@ def _named_tuple(value: Any, effects: Any) -> Container | None:
 
 
 def _object(value: Any, effects: Any) -> Container | None:
-    from torch._dynamo.variables.base import ValueMutationNew
-
     if isinstance(value.mutation_type, ValueMutationNew):
         return Container(value, "dict", value.python_type(), dict(value.items))
     by_init_alone = value.value_type.__new__ in (object.__new__, dict.__new__)
@@ -107,8 +103,6 @@ def _object(value: Any, effects: Any) -> Container | None:
 
 def _is_tracked(value: Any, effects: Any) -> bool:
     """Whether Dynamo will make the object, and set its attributes, after the graph."""
-    from torch._dynamo.variables.base import AttributeMutationNew
-
     tracked = effects.id_to_variable.get(id(value.value)) is value
     return tracked and isinstance(value.mutation_type, AttributeMutationNew)
 
@@ -122,7 +116,7 @@ def _with_attributes(value: Any, effects: Any, items: Any) -> Container:
 
 
 def _dict_of(value: Any) -> Any:
-    """What holds the items of an object that is a dict: a tracked dict, on 2.15 the object."""
+    """The tracked dict that holds the items of an object that is a dict; on 2.15 the object."""
     if type(value).__name__ not in _DICT_OBJECTS:
         return None
     held = getattr(value, "_base_vt", None) or getattr(value, "_dict_vt", None)
@@ -131,9 +125,6 @@ def _dict_of(value: Any) -> Any:
 
 def rebuilt(container: Container, items: Any) -> Any:
     """A new tuple, list or dict of the same class with other items."""
-    from torch._dynamo import variables
-    from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
-
     value = container.value
     if type(value) is variables.TupleVariable:
         return value.clone(items=items, source=None)
@@ -152,16 +143,7 @@ def fill_object(container: Container, effects: Any, items: Any, attributes: dict
 
     Its class has no ``__new__`` of its own, so only ``__init__`` could look at the arguments an
     object was made with, and that has been traced; a tuple is made of its items.
-
-    Args:
-        container: the object.
-        effects: Dynamo's pending side effects.
-        items: values by key or position where the object is a dict or tuple, else nothing.
-        attributes: values by name.
     """
-    from torch._dynamo.variables import TupleVariable
-    from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
-
     value, held = container.value, _dict_of(container.value)
     value.mutation_type = AttributeMutationNew(value.mutation_type.cls_source)
     value.init_args = []
@@ -185,7 +167,7 @@ def fill_object(container: Container, effects: Any, items: Any, attributes: dict
 
 
 def kind_of(value: Any) -> str:
-    """What a tracked value is called in a sentence: the name of its class, or a noun."""
+    """A name for a tracked value in a sentence: the name of its class, or a noun."""
     of = getattr(value, "value_type", None)
     if isinstance(of, type):
         return of.__name__
@@ -194,8 +176,6 @@ def kind_of(value: Any) -> str:
 
 def container_items(value: Any) -> tuple[Any, Any] | None:
     """``(type, items)`` of a tracked tuple, list or dict, wherever it was made; else None."""
-    from torch._dynamo import variables
-
     kinds = {
         variables.TupleVariable: tuple,
         variables.ListVariable: list,
@@ -203,7 +183,7 @@ def container_items(value: Any) -> tuple[Any, Any] | None:
     }
     if type(value) in kinds:
         return kinds[type(value)], list(value.items)
-    if type(value).__name__ in ("NamedTupleVariable", "StructSequenceVariable"):  # by version
+    if type(value).__name__ in _NAMED_TUPLES:
         kind = value.tuple_cls
         make = getattr(kind, "_make", kind)
         return (make, list(value.items)) if _has_text_of_tuples(kind) else None
@@ -221,15 +201,3 @@ def _has_text_of_tuples(kind: Any) -> bool:
     own = kind.__str__ is not object.__str__ or kind.__format__ is not object.__format__
     standard = made is not None and made.co_filename == collections.namedtuple.__code__.co_filename
     return kind.__bases__ == (tuple,) and standard and not own
-
-
-def registered_node(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
-    """Children of an object whose very class is registered, and how to make it anew of others.
-
-    None for what is a leaf to pytree.
-    """
-    node = _pytree.SUPPORTED_NODES.get(type(value))
-    if node is None:
-        return None
-    children, context = node.flatten_fn(value)
-    return list(children), lambda others: node.unflatten_fn(others, context)

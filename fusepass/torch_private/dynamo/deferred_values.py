@@ -20,12 +20,17 @@ from typing import Any
 
 import torch
 import torch._dynamo
-from torch import fx
+from torch._dynamo import exc, variables
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._dynamo.variables.base import ValueMutationNew, VariableTracker
+from torch._dynamo.variables.functions import LocalGeneratorObjectVariable as Generator
+from torch._dynamo.variables.misc import StringFormatVariable
+from torch._dynamo.variables.user_defined import UserDefinedExceptionClassVariable
 
 from fusepass.torch_private.dynamo.calls import is_assert
 from fusepass.torch_private.dynamo.containers import container_items
 from fusepass.torch_private.dynamo.print_calls import PRINT
-from fusepass.torch_private.dynamo.stack import is_any_tensor, realized
+from fusepass.torch_private.dynamo.stack import is_any_tensor, number_node, realized
 from fusepass.torch_private.patches import Patches
 
 _NUMBERS = (int, float, bool, complex)
@@ -51,8 +56,6 @@ _METHODS_ON_LATE = frozenset(
 
 @functools.cache
 def _late_class() -> Any:
-    from torch._dynamo.variables.base import VariableTracker
-
     class LateVariable(VariableTracker):
         """A call that is made for the message: a function, or a method by its name."""
 
@@ -93,8 +96,6 @@ def _late_class() -> Any:
 
 def late_parts(value: Any) -> tuple[Any, list[Any], dict[str, Any]] | None:
     """``(function or name of a method, args, kwargs)`` of a value computed later, or None."""
-    from torch._dynamo.variables.misc import StringFormatVariable
-
     if isinstance(value, StringFormatVariable):
         text = torch._dynamo.variables.ConstantVariable.create(value.format_string)
         return str.format, [text, *value.sym_args], dict(value.sym_kwargs)
@@ -117,17 +118,8 @@ def _marked(value: Any) -> Any:
     return value
 
 
-def size_or_scalar(value: Any) -> fx.Node | None:
-    """The graph node of a Python number that is only known when the graph runs, or None."""
-    from torch._dynamo.variables.tensor import SymNodeVariable
-
-    return value.as_proxy().node if isinstance(value, SymNodeVariable) else None
-
-
 def constant_or_class(value: Any) -> tuple[bool, Any]:
     """``(True, object)`` for anything Dynamo holds as a constant, also a dtype or a class."""
-    from torch._dynamo import variables
-
     immutable = (variables.ConstantVariable, variables.UserDefinedClassVariable)
     named = ("BuiltinVariable", "EnumVariable", "SliceVariable", "TorchInGraphFunctionVariable")
     if isinstance(value, immutable) or type(value).__name__ in named:
@@ -147,11 +139,6 @@ def message_tracing(translator: Any, depends_on_data: Callable[[str], bool]) -> 
             the frame, and a message may be traced in some of them only: it has checkpoints apart.
         depends_on_data: whether the size of what an operation of that name gives depends on data.
     """
-    from torch._dynamo import variables
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-    from torch._dynamo.variables.misc import StringFormatVariable
-    from torch._dynamo.variables.user_defined import UserDefinedExceptionClassVariable
-
     replaced: list[tuple[Any, str, Callable[..., Any]]] = [
         (InstructionTranslatorBase, "_format_value", _format_value),
         (InstructionTranslatorBase, "_convert_value", _convert_value),
@@ -195,7 +182,7 @@ def _is_late(value: Any) -> bool:
 def _is_open(value: Any) -> bool:
     """Whether a value is known only when the graph runs, or holds one that is."""
     value = realized(value)
-    if is_any_tensor(value) or size_or_scalar(value) is not None or late_parts(value) is not None:
+    if is_any_tensor(value) or number_node(value) is not None or late_parts(value) is not None:
         return True
     return any(map(_is_open, _items(value)))
 
@@ -212,8 +199,6 @@ def _late(function: Any, args: Any, kwargs: Any = None) -> Any:
 
 
 def _format_value(theirs: Any, translator: Any, spec: Any, flags: int) -> None:
-    from torch._dynamo.variables.misc import StringFormatVariable
-
     conversion = {0: "", 1: "!s", 2: "!r", 3: "!a"}[flags & 3]
     if not _is_open(translator.stack[-1]):
         return theirs(translator, spec, flags)  # type: ignore[no-any-return]
@@ -257,8 +242,6 @@ def _create_format(theirs: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _construct(theirs: Any, kind: Any, translator: Any, args: Any, kwargs: Any) -> Any:
     """The class of an exception is called when it is raised, and its ``__init__`` not traced."""
-    from torch._dynamo import variables
-
     of: Any = variables
     made = of.ExceptionVariable(kind if isinstance(kind, type) else kind.value, list(args))
     made.fusepass_kwargs = dict(kwargs)
@@ -286,9 +269,6 @@ def _method(
 
 def _listed(tensor: Any) -> Any:
     """``tensor.tolist()``: a list of numbers computed later where its length is known."""
-    from torch._dynamo import variables
-    from torch._dynamo.variables.base import ValueMutationNew
-
     whole = _late("tolist", [tensor])
     value = tensor.as_proxy().node.meta.get("example_value")
     sizes = [] if value is None else list(value.shape)
@@ -380,8 +360,6 @@ def _method_of_constant(
 
 def only_own_generators() -> list[tuple[Any, str, Callable[..., Any]]]:
     """Generators made before the message cannot be put back, so they must not be advanced."""
-    from torch._dynamo.variables.functions import LocalGeneratorObjectVariable as Generator
-
     own: list[Any] = []
 
     def made(theirs: Any, generator: Any, *args: Any, **kwargs: Any) -> None:
@@ -399,6 +377,4 @@ def only_own_generators() -> list[tuple[Any, str, Callable[..., Any]]]:
 
 def unsupported(what: str) -> Exception:
     """The error that ends the trace of a message."""
-    from torch._dynamo import exc
-
     return exc.UserError(exc.UserErrorType.INVALID_INPUT, what)

@@ -13,7 +13,12 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
-from fusepass.torch_private.patches import Patches, Theirs
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy
+from torch._dynamo import convert_frame, eval_frame, guards, symbolic_convert
+from torch._dynamo.bytecode_transformation import cleaned_instructions
+from torch._dynamo.types import ConvertFrameReturn
+
+from fusepass.torch_private.patches import IsOurs, Patches, Theirs
 
 
 @dataclass(frozen=True)
@@ -27,8 +32,6 @@ class Written:
 @functools.lru_cache(maxsize=256)
 def written(code: CodeType) -> Written:
     """A code object as Dynamo reads it."""
-    from torch._dynamo.bytecode_transformation import cleaned_instructions
-
     steps = cleaned_instructions(code)
     return Written(steps, {one: index for index, one in enumerate(steps)})
 
@@ -57,7 +60,7 @@ class WrittenFrame:
 
     @property
     def indexof(self) -> dict[Any, int]:
-        """Where each instruction is."""
+        """The index of each instruction."""
         return self.written.indexof
 
 
@@ -80,9 +83,7 @@ def eager_frames() -> list[WrittenFrame]:
 def as_written(frame: FrameType, *, with_locals: bool = True) -> WrittenFrame | None:
     """A frame in eager as Dynamo reads its code; None where it did not begin yet.
 
-    Args:
-        frame: the frame.
-        with_locals: whether its locals are looked up, for which Python copies them all.
+    Without ``with_locals`` Python does not copy them all.
     """
     code = frame.f_code
     now = _place(code, frame.f_lasti)
@@ -93,13 +94,9 @@ def as_written(frame: FrameType, *, with_locals: bool = True) -> WrittenFrame | 
     return WrittenFrame(code, read, read.instructions[now], frame.f_globals, values)
 
 
-@functools.cache
-def _ends() -> tuple[frozenset[str], str, Any]:
-    """Files that end a walk outwards, the one in which compiled code is called, Dynamo's codes."""
-    from torch._dynamo import convert_frame, eval_frame, guards
-
-    files = (convert_frame.__file__, eval_frame.__file__, guards.__file__)
-    return frozenset(files), eval_frame.__file__, convert_frame.output_codes
+_CALLING = eval_frame.__file__  # the file in which compiled code is called
+_ENDS = frozenset((convert_frame.__file__, _CALLING, guards.__file__))  # of a walk outwards
+_SAY_WHY = {"check_verbose", "get_guard_fail_reason_helper"}  # functions of Dynamo
 
 
 @functools.lru_cache(maxsize=4096)
@@ -109,9 +106,6 @@ def _is_in_a_try(code: CodeType, last: int) -> bool:
     return getattr(held, "exn_tab_entry", None) is not None
 
 
-_SAY_WHY = {"check_verbose", "get_guard_fail_reason_helper"}  # functions of Dynamo
-
-
 def frames_with_handlers() -> list[FrameType]:
     """The program's frames around a compiled one that is about to run, if they stand in a ``try``.
 
@@ -119,28 +113,26 @@ def frames_with_handlers() -> list[FrameType]:
     frame is compiled again, to find the guard that failed. Empty where that guard is tried while
     the frame is compiled.
     """
-    files, calling, made = _ends()
     found: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if code.co_filename in files:
+        if code.co_filename in _ENDS:
             if code.co_name in _SAY_WHY:
                 frame = _outside(frame)
                 continue
-            return found if code.co_filename == calling else []
-        if code.co_exceptiontable and _is_in_a_try(code, frame.f_lasti) and code not in made:
+            return found if code.co_filename == _CALLING else []
+        in_a_try = code.co_exceptiontable and _is_in_a_try(code, frame.f_lasti)
+        if in_a_try and code not in convert_frame.output_codes:
             found.append(frame)
         frame = frame.f_back
     return []
 
 
 def _callers() -> list[FrameType]:
-    from torch._dynamo import convert_frame, eval_frame
-
-    calling, found = eval_frame.__file__, []
+    found: list[FrameType] = []
     frame = _outside(sys._getframe(1))
-    while frame is not None and frame.f_code.co_filename != calling:
+    while frame is not None and frame.f_code.co_filename != _CALLING:
         if frame.f_code not in convert_frame.output_codes and frame.f_code.co_filename != __file__:
             found.append(frame)
         frame = frame.f_back
@@ -149,37 +141,50 @@ def _callers() -> list[FrameType]:
 
 def _outside(frame: FrameType | None) -> FrameType | None:
     """The frame that Python was in when it came to Dynamo with one to be compiled."""
-    from torch._dynamo import convert_frame
-
-    while frame is not None and not _enters(frame, convert_frame.__file__):
-        frame = frame.f_back
-    return None if frame is None else frame.f_back
-
-
-def _enters(frame: FrameType, compiling: str) -> bool:
-    """Whether a frame is where Python came to Dynamo with a frame to be compiled."""
-    if frame.f_code.co_filename != compiling or frame.f_code.co_name != "__call__":
-        return False
-    return frame.f_back is None or frame.f_back.f_code.co_filename != compiling
+    compiling = convert_frame.__file__
+    while frame is not None:
+        code, outer = frame.f_code, frame.f_back
+        entered = outer is None or outer.f_code.co_filename != compiling
+        if entered and (code.co_filename, code.co_name) == (compiling, "__call__"):
+            return outer
+        frame = outer
+    return None
 
 
 def hook_frames(patches: Patches, runs_as_it_is: Callable[[Any, Any], bool]) -> None:
-    """Have some frames, and all that they call, run in eager for good.
-
-    Args:
-        patches: take the hook out again.
-        runs_as_it_is: called with Dynamo's callback and a frame that it may compile.
-    """
-    from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
-    from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
-    from torch._dynamo import convert_frame
-    from torch._dynamo.types import ConvertFrameReturn
+    """Have some frames, and all that they call, run in eager for good."""
 
     def asking(theirs: Theirs, self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
         if not runs_as_it_is(self, frame):
             return theirs(self, frame, *args, **kwargs)
         convert_frame.input_codes.add(frame.f_code)  # whose marks a reset takes off
-        strategy = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
+        strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
         return ConvertFrameReturn(frame_exec_strategy=strategy)
 
     patches.put(convert_frame.CatchErrorsWrapper, "__call__", asking)
+
+
+def hook_comprehensions(patches: Patches, is_ours: IsOurs) -> None:
+    """Run a frame in eager if Dynamo would break the graph in a comprehension under a handler.
+
+    From Python 3.12 on a comprehension is part of the function it stands in. For a graph break in
+    one, Dynamo makes a function of it and calls that between two graphs, outside the ``try`` or
+    with-block around it. Then ``except`` does not see its errors, and ``torch.no_grad()`` does not
+    hold in it. In frames of ours such a comprehension is left whole, and the frame runs in eager,
+    as for a loop.
+    """
+    home: Any = symbolic_convert
+    name = "maybe_setup_comprehension_speculation"
+    if not hasattr(home, name):  # before torch 2.13 it is a method
+        home, name = symbolic_convert.InstructionTranslatorBase, f"_{name}"
+
+    def may_be_cut(theirs: Theirs, translator: Any, instruction: Any) -> bool:
+        # The comprehension's own handler, which puts the locals back that it hides, begins with the
+        # instruction traced now.
+        in_front = translator.instructions[max(translator.instruction_pointer - 2, 0)]
+        handled = instruction.argval == 0 and in_front.exn_tab_entry is not None
+        if handled and is_ours(translator.output):
+            return False
+        return bool(theirs(translator, instruction))
+
+    patches.put(home, name, may_be_cut)

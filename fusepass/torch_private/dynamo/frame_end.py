@@ -7,20 +7,30 @@ from types import CodeType
 from typing import Any
 
 from torch import fx
+from torch._dynamo.resume_execution import ContinueExecutionCache
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.misc import GetAttrVariable, NullVariable
 
-from fusepass.torch_private.dynamo.stack import is_any_tensor, realized
+from fusepass.torch_private.dynamo.stack import (
+    is_any_tensor,
+    is_unused,
+    local_value,
+    node_of,
+    realized,
+    unused_object,
+)
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """What Dynamo knows of a value.
+    """Facts about one value that Dynamo tracks.
 
     Attributes:
-        nodes: of the tensors in it.
-        real: the object itself, where it is none of the trace.
-        container: whether it is a tensor at most by its elements.
-        method: where it is an attribute of a tensor, the name of that.
-        null: whether it is what the bytecode of a call pushes beside a function.
+        nodes: graph nodes of the tensors in the value.
+        real: the Python object itself, if it existed before the trace.
+        container: whether the value holds tensors and is none itself.
+        method: the name of the attribute, if the value is an attribute of a tensor.
+        null: whether the value is the empty slot that bytecode pushes beside a function to call.
     """
 
     nodes: tuple[fx.Node, ...] = ()
@@ -31,9 +41,7 @@ class Tracked:
 
 
 def code_as_written(code: CodeType) -> CodeType:
-    """The function of the program that code is of; behind a graph break it is Dynamo's own."""
-    from torch._dynamo.resume_execution import ContinueExecutionCache
-
+    """The program's code of a function, for code that Dynamo made to go on behind a graph break."""
     known = ContinueExecutionCache.generated_code_metadata
     return known[code].code if code in known else code
 
@@ -50,12 +58,9 @@ def breaks_here(output_graph: Any) -> bool:
 
 
 def tracked(value: Any) -> Tracked:
-    """What is known of an entry of the translator's stack, or a local."""
-    from torch._dynamo.variables.base import VariableTracker
-    from torch._dynamo.variables.misc import GetAttrVariable, NullVariable
-
-    if _is_unused(value):
-        return Tracked(real=getattr(getattr(value, "_cache", None), "value", None))
+    """Describe an entry of the translator's stack, or a local."""
+    if is_unused(value):
+        return Tracked(real=unused_object(value))
     value = realized(value)
     if is_any_tensor(value):
         return Tracked((value.as_proxy().node,))
@@ -63,44 +68,22 @@ def tracked(value: Any) -> Tracked:
         return Tracked(null=True)
     if isinstance(value, GetAttrVariable) and is_any_tensor(value.obj):
         return Tracked((value.obj.as_proxy().node,), method=value.name)
-    found: list[fx.Node] = []
-
-    def note(inner: Any) -> None:
-        if not _is_unused(inner) and is_any_tensor(inner):
-            found.append(inner.as_proxy().node)
-
-    VariableTracker.visit(note, value)
+    found: list[fx.Node | None] = []
+    VariableTracker.visit(lambda inner: found.append(node_of(inner)), value)
+    nodes = tuple(node for node in found if node is not None)
     held = vars(value)
     real = held.get("value", held.get("fn"))
-    return Tracked(tuple(found), real, bool(found) and real is None)
-
-
-def _is_unused(value: Any) -> bool:
-    """Whether the program has not used a value so far, which Dynamo then has not built yet.
-
-    Even ``isinstance`` of such a value has Dynamo build it: a complete graph gets another input.
-    """
-    from torch._dynamo.variables import LazyVariableTracker
-
-    return isinstance(value, LazyVariableTracker) and not value.is_realized()
+    return Tracked(nodes, real, bool(nodes) and real is None)
 
 
 def tracked_local(translator: Any, name: str) -> Tracked:
     """The same for a local or a name that closures share."""
-    from torch._dynamo.variables import CellVariable
-
-    held = translator.symbolic_locals[name]
-    if not _is_unused(held) and isinstance(held, CellVariable):
-        effects = translator.output.side_effects
-        if effects.has_pending_mutation_of_attr(held, "cell_contents"):
-            held = effects.load_attr(held, "cell_contents", check=False)
-        else:
-            held = held.pre_existing_contents
+    held = local_value(translator, name)
     return Tracked() if held is None else tracked(held)
 
 
 def pending_attribute(output_graph: Any, owner: Any, name: str) -> Tracked | None:
-    """What an object gets as an attribute behind the graph; None if it does not."""
+    """The value that an attribute of an object gets behind the graph; None if it gets none."""
     effects = output_graph.side_effects
     held = effects.id_to_variable.get(id(owner))
     if held is None or not effects.has_pending_mutation_of_attr(held, name):

@@ -1,18 +1,18 @@
-"""List the tensors that a traced frame is given, and guard on which of them share memory.
-
-Run on torch 2.11 to 2.15.
-"""
+"""List the tensors that a traced frame is given. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+from torch._C._autograd import CreationMeta, _get_creation_meta
+from torch._dynamo.source import (
+    is_from_optimizer_source,
+    is_from_unspecialized_nn_module_source,
+)
 from torch._subclasses import FakeTensor
 
 _SPELLINGS = [
@@ -68,11 +68,7 @@ def storage_of(value: Any) -> int | None:
 
 
 def held_storages(output_graph: Any) -> dict[str, int]:
-    """The storages of the tensors that the locals of a frame were when it was called.
-
-    Args:
-        output_graph: Dynamo's.
-    """
+    """The storages of the tensors that the locals of a frame were when it was called."""
     found = {f"L['{name}']": storage_of(held) for name, held in output_graph.local_scope.items()}
     return {name: storage for name, storage in found.items() if storage}
 
@@ -91,8 +87,6 @@ def _has_memory(value: Any) -> bool:
 
 def written_only_as_data(value: torch.Tensor) -> bool:
     """Whether a tensor is a view that autograd lets nobody write, but through ``data``."""
-    from torch._C._autograd import CreationMeta, _get_creation_meta
-
     return (
         value.requires_grad
         and value._is_view()
@@ -101,62 +95,6 @@ def written_only_as_data(value: torch.Tensor) -> bool:
 
 
 def _is_held(value: torch.Tensor, source: Any) -> bool:
-    from torch._dynamo.source import (
-        is_from_optimizer_source,
-        is_from_unspecialized_nn_module_source,
-    )
-
     if isinstance(value, torch.nn.Parameter):
         return True
     return is_from_unspecialized_nn_module_source(source) or is_from_optimizer_source(source)
-
-
-class GuardOnTensors:
-    """What a frame is asked about several tensors before each call.
-
-    Args:
-        sources: where they are found.
-        begin: called with the tensors found and their positions in ``sources`` when the guards of
-            the frame are made; gives what is asked of these tensors from then on.
-        text: what holds, in the reason of a recompilation.
-    """
-
-    def __init__(
-        self,
-        sources: Sequence[Any],
-        begin: Callable[[list[int], list[torch.Tensor]], Callable[..., bool]],
-        text: str,
-    ) -> None:
-        self.sources, self.begin, self.text = sources, begin, text
-
-
-def guard_on_tensors(output_graph: Any, name: str, asked: GuardOnTensors) -> None:
-    """Trace the frame being traced anew where what is asked is not so any more.
-
-    Args:
-        output_graph: Dynamo's.
-        name: that the question gets among the globals of the frame.
-        asked: which tensors, and what.
-    """
-    from torch._dynamo.guards import install_guard
-    from torch._dynamo.source import GlobalSource
-
-    source = GlobalSource(output_graph.install_global_by_id(name, asked))
-    install_guard(source.make_guard(_fusepass_tensors))
-
-
-def _fusepass_tensors(builder: Any, guard: Any) -> None:
-    from torch._dynamo.guards import _get_closure_vars
-
-    asked: GuardOnTensors = builder.get(guard)
-    known = _get_closure_vars()
-    names, positions, values = [], [], []
-    for position, source in enumerate(asked.sources):
-        with contextlib.suppress(Exception):  # found only while the frame is traced
-            values.append(eval(source.name, builder.scope, known))  # as Dynamo's own guards do
-            names.append(source.name)
-            positions.append(position)
-    holds = asked.begin(positions, values)
-    text = f"___fusepass_holds({', '.join(names)})"
-    variables = {**known, "___fusepass_holds": holds}
-    builder.add_python_lambda_leaf_guard_to_root([text], [asked.text], variables)

@@ -8,16 +8,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 import torch._dynamo.guards
+from torch._dynamo.guards import GuardBuilder, _get_closure_vars, install_guard
+from torch._dynamo.source import GlobalSource
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.variables import builder
+from torch._dynamo.variables.builder import VariableBuilder
 
-from fusepass.torch_private.patches import Patches, Theirs
+from fusepass.torch_private.patches import IsOurs, Patches, Theirs
 
 
 class Holds(Protocol):
-    """Something that a compiled frame is only good for as long as it holds.
+    """A condition that a compiled frame is only good for as long as it holds.
 
     Attributes:
         text: what holds, in the reason of a recompilation.
@@ -38,11 +45,12 @@ def guard_on(translator: Any, name: str, thing: Holds) -> None:
         thing: asked before each call. If it does not even hold when the frame is compiled, it is
             not asked: Dynamo takes a guard that fails at once for a fault of its own.
     """
-    from torch._dynamo.guards import install_guard
-    from torch._dynamo.source import GlobalSource
+    _install(translator.output, name, thing, _fusepass_holds)
 
-    source = GlobalSource(translator.output.install_global_by_id(name, thing))
-    install_guard(source.make_guard(_fusepass_holds))
+
+def _install(output_graph: Any, name: str, asked: Any, make: Callable[[Any, Any], None]) -> None:
+    source = GlobalSource(output_graph.install_global_by_id(name, asked))
+    install_guard(source.make_guard(make))
 
 
 def _fusepass_holds(builder: Any, guard: Any) -> None:
@@ -55,18 +63,48 @@ def _holds(thing: Holds) -> bool:
     return thing.holds()
 
 
-def hook_duplicates(patches: Patches, is_ours: Callable[[Any], bool]) -> None:
+@dataclass(frozen=True, eq=False)
+class GuardOnTensors:
+    """A condition on several tensors that a frame is given.
+
+    Attributes:
+        sources: where the tensors are found.
+        begin: called with the positions in ``sources`` of the tensors found, and with these
+            tensors, when the guards of the frame are made; gives the function that is called with
+            these tensors before each call.
+        text: what holds, in the reason of a recompilation.
+    """
+
+    sources: Sequence[Any]
+    begin: Callable[[list[int], list[torch.Tensor]], Callable[..., bool]]
+    text: str
+
+
+def guard_on_tensors(output_graph: Any, name: str, asked: GuardOnTensors) -> None:
+    """The same for a condition on tensors; ``name`` is that of the condition."""
+    _install(output_graph, name, asked, _fusepass_tensors)
+
+
+def _fusepass_tensors(builder: Any, guard: Any) -> None:
+    asked: GuardOnTensors = builder.get(guard)
+    known = _get_closure_vars()
+    names, positions, values = [], [], []
+    for position, source in enumerate(asked.sources):
+        with contextlib.suppress(Exception):  # found only while the frame is traced
+            values.append(eval(source.name, builder.scope, known))  # as Dynamo's own guards do
+            names.append(source.name)
+            positions.append(position)
+    holds = asked.begin(positions, values)
+    text = f"___fusepass_holds({', '.join(names)})"
+    variables = {**known, "___fusepass_holds": holds}
+    builder.add_python_lambda_leaf_guard_to_root([text], [asked.text], variables)
+
+
+def hook_duplicates(patches: Patches, is_ours: IsOurs) -> None:
     """Guard on what is found twice, once among locals and once among globals, being one object.
 
     Dynamo does so only where both are of one kind, and takes one for the other in later calls.
-
-    Args:
-        patches: take the hook out again.
-        is_ours: called with the output graph; says whether the frame is compiled for fusepass.
     """
-    from torch._dynamo.guards import GuardBuilder
-    from torch._dynamo.symbolic_convert import InstructionTranslator
-    from torch._dynamo.variables import builder
 
     def guarded(theirs: Theirs, source: Any, other: Any) -> Any:
         made = theirs(source, other)
@@ -79,18 +117,12 @@ def hook_duplicates(patches: Patches, is_ours: Callable[[Any], bool]) -> None:
     patches.put(builder, "make_dupe_guard", guarded)
 
 
-def hook_descriptors(patches: Patches, is_ours: Callable[[Any], bool]) -> None:
+def hook_descriptors(patches: Patches, is_ours: IsOurs) -> None:
     """Guard on which method or attribute of a C class a value is: ``torch.Tensor.add`` or ``sub``.
 
     Dynamo takes one for the other in later calls. It is most often seen where the function of a
     tensor's subclass (``__torch_function__``) is compiled as a frame of its own.
-
-    Args:
-        patches: take the hook out again.
-        is_ours: called with the output graph; says whether the frame is compiled for fusepass.
     """
-    from torch._dynamo.guards import GuardBuilder
-    from torch._dynamo.variables.builder import VariableBuilder
 
     def wrapped(theirs: Theirs, self: Any, value: Any) -> Any:
         if isinstance(value, _DESCRIPTORS) and is_ours(self.tx.output):
@@ -125,7 +157,7 @@ def _same_member(builder: Any, guard: Any) -> None:
 
 
 def _member(value: Any) -> tuple[Any, ...]:
-    """What tells such a value from others, but for the object that a method is bound to.
+    """Facts that tell such a value from others, but for the object that a method is bound to.
 
     That object has guards of its own, unless it is a descriptor itself.
     """
@@ -142,12 +174,7 @@ def guards_not_timed() -> Iterator[None]:
     takes, and worse where several processes do it.
     """
     module: Any = torch._dynamo.guards
-    timed = getattr(module, "profile_guard_manager", None)
-    if timed is None:
+    with Patches() as patches:
+        if hasattr(module, "profile_guard_manager"):
+            patches.set(module, "profile_guard_manager", lambda *_: 0.0)
         yield
-        return
-    module.profile_guard_manager = lambda *_: 0.0
-    try:
-        yield
-    finally:
-        module.profile_guard_manager = timed

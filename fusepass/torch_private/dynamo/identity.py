@@ -13,10 +13,21 @@ import functools
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
+
+from torch._dynamo import utils
+from torch._dynamo.symbolic_convert import compare_op_handlers
+from torch._dynamo.variables import BuiltinVariable, lists
 
 from fusepass.torch_private.dynamo.compile_state import is_dynamos_file
-from fusepass.torch_private.dynamo.stack import constant_of, is_any_tensor, number_node, realized
+from fusepass.torch_private.dynamo.stack import (
+    constant,
+    constant_of,
+    is_any_tensor,
+    is_unused,
+    number_node,
+    realized,
+)
 from fusepass.torch_private.patches import Patches, Theirs
 
 _NUMBERS = (bool, int, float)
@@ -24,7 +35,7 @@ _NUMBERS = (bool, int, float)
 
 @dataclass(frozen=True)
 class IdentityHandlers:
-    """What is called where values are compared as objects.
+    """Functions that are called where values are compared as objects.
 
     Attributes:
         on_same: called as ``(translator, left, right, negated)`` at ``is`` and ``is not``; gives
@@ -43,73 +54,41 @@ class IdentityHandlers:
 
 def hook_identity(patches: Patches, handlers: IdentityHandlers) -> None:
     """Put handlers in front of ``is``, ``in`` and ``type``."""
-    _hook_same(patches, handlers.on_same, handlers.on_kind)
-    _hook_equal(patches, handlers.on_equal)
-    _hook_contains(patches, handlers.on_contains)
 
+    def same(negated: bool, theirs: Theirs, tx: Any, args: Any, kwargs: Any) -> Any:
+        made = None
+        # Dynamo's own Python asks for equality next, where Python's C code would.
+        if not is_dynamos_file(tx.f_code.co_filename):
+            made = handlers.on_same(tx, args[0], args[1], negated)
+        return theirs(tx, args, kwargs) if made is None else made
 
-def _hook_same(
-    patches: Patches,
-    on_same: Callable[[Any, Any, Any, bool], Any],
-    on_kind: Callable[[Any, Any], None],
-) -> None:
-    from torch._dynamo import symbolic_convert
-    from torch._dynamo.variables import BuiltinVariable
-
-    table = symbolic_convert.compare_op_handlers  # of the instruction, apart from the function
-
-    def compared(negated: bool, of_instruction: Any) -> Callable[..., Any]:
-        @functools.wraps(of_instruction)
-        def handler(tx: Any, args: Any, kwargs: Any) -> Any:
-            made = None
-            # Dynamo's own Python asks for equality next, where Python's C code would.
-            if not is_dynamos_file(tx.f_code.co_filename):
-                made = on_same(tx, args[0], args[1], negated)
-            return of_instruction(tx, args, kwargs) if made is None else made
-
-        return handler
+    def equals(theirs: Theirs, tx: Any, args: Any, kwargs: Any) -> Any:
+        return theirs(tx, handlers.on_equal(tx, args[0], args[1]), kwargs)
 
     def call_function(theirs: Theirs, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         made = None
         if (self.fn is type or self.fn is isinstance) and args:
-            on_kind(tx, args[0])
+            handlers.on_kind(tx, args[0])
         negated = self.fn is operator.is_not
         if (negated or self.fn is operator.is_) and len(args) == 2 and not kwargs:
-            made = on_same(tx, args[0], args[1], negated)
+            made = handlers.on_same(tx, args[0], args[1], negated)
         return theirs(self, tx, args, kwargs) if made is None else made
-
-    for name, negated in (("is", False), ("is not", True)):
-        patches.put_into(table, name, functools.partial(compared, negated))
-    patches.put(BuiltinVariable, "call_function", call_function)
-
-
-def _hook_equal(patches: Patches, on_equal: Callable[[Any, Any, Any], list[Any]]) -> None:
-    from torch._dynamo import symbolic_convert
-
-    def compared(of_instruction: Any) -> Callable[..., Any]:
-        @functools.wraps(of_instruction)
-        def handler(tx: Any, args: Any, kwargs: Any) -> Any:
-            return of_instruction(tx, on_equal(tx, args[0], args[1]), kwargs)
-
-        return handler
-
-    for name in ("==", "!="):
-        patches.put_into(symbolic_convert.compare_op_handlers, name, compared)
-
-
-def _hook_contains(patches: Patches, on_contains: Callable[[Any, list[Any], Any], Any]) -> None:
-    from torch._dynamo import utils
-    from torch._dynamo.variables import lists
 
     def contains(
         theirs: Theirs, items: Any, search: Any, tx: Any, *rest: Any, **kwargs: Any
     ) -> Any:
         held = list(items)
-        made = on_contains(tx, held, search)
+        made = handlers.on_contains(tx, held, search)
         return theirs(held, search, tx, *rest, **kwargs) if made is None else made
 
-    for owner in (utils, lists):
-        patches.put(owner, "iter_contains", contains)
+    # The instructions have a table apart from the functions.
+    patches.put_into(compare_op_handlers, "is", functools.partial(same, False))
+    patches.put_into(compare_op_handlers, "is not", functools.partial(same, True))
+    patches.put_into(compare_op_handlers, "==", equals)
+    patches.put_into(compare_op_handlers, "!=", equals)
+    patches.put(BuiltinVariable, "call_function", call_function)
+    patches.put(utils, "iter_contains", contains)
+    patches.put(lists, "iter_contains", contains)
 
 
 def may_be_number(value: Any) -> bool:
@@ -142,12 +121,8 @@ def other_number(value: Any) -> Any:
 
 def parts_of(value: Any) -> list[Any]:
     """The tracked values that a tracked container holds; none for anything else."""
-    from torch._dynamo.variables import LazyVariableTracker
-
-    if isinstance(value, LazyVariableTracker) and not value.is_realized():
-        return []  # it came into the frame as it is
-    if constant_of(value)[0]:
-        return []
+    if is_unused(value) or constant_of(value)[0]:
+        return []  # an unused one came into the frame as it is
     inner = getattr(value, "_base_vt", None)  # of an object whose class is derived from a container
     items = getattr(value if inner is None else inner, "items", None)
     if isinstance(items, dict):
@@ -157,31 +132,9 @@ def parts_of(value: Any) -> list[Any]:
 
 def equal(translator: Any, left: Any, right: Any) -> Any:
     """Trace ``left == right``."""
-    from torch._dynamo.symbolic_convert import compare_op_handlers
-
     return compare_op_handlers["=="](translator, [left, right], {})
 
 
 def decided(value: Any) -> Any:
     """A truth value about numbers that came into the frame, decided and guarded on."""
-    from torch._dynamo.variables import ConstantVariable
-
-    return ConstantVariable.create(bool(value.evaluate_expr()))
-
-
-def either(translator: Any, left: Any, right: Any) -> Any:
-    """Trace ``left | right``."""
-    from torch._dynamo.variables import BuiltinVariable
-
-    return BuiltinVariable(operator.or_).call_function(translator, [left, right], {})
-
-
-def break_graph(what: str, why: str) -> NoReturn:
-    """Break the graph at the instruction being traced.
-
-    Raises:
-        Unsupported: of Dynamo.
-    """
-    from torch._dynamo.exc import unimplemented
-
-    unimplemented(gb_type=what, context="", explanation=why, hints=[])
+    return constant(bool(value.evaluate_expr()))

@@ -10,20 +10,26 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from torch._dynamo.symbolic_convert import InliningGeneratorInstructionTranslator
+from torch._dynamo.variables import ConstDictVariable, TensorVariable
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.iter import IteratorVariable
+from torch._dynamo.variables.lists import BaseListVariable
+
 from fusepass.torch_private.dynamo.compile_state import is_internal_file
+from fusepass.torch_private.dynamo.stack import is_unused, realized
 from fusepass.torch_private.patches import Patches, Theirs
 
 State = dict[str, Any]
 ROW = "fusepass_row"  # meta key on a node of a row that iteration over a tensor gives
 
-_COPIED_ITERATORS = (
-    "dict_itemiterator",
-    "dict_keyiterator",
-    "dict_valueiterator",
-    "list_iterator",
-    "range_iterator",
-    "tuple_iterator",
+_COPIED_ITERATORS = frozenset(
+    """
+    dict_itemiterator dict_keyiterator dict_valueiterator list_iterator range_iterator
+    tuple_iterator
+    """.split()
 )
+_MOVED = ("block_stack", "generated_items", "stack", "symbolic_locals")
 
 
 def iterator_states(values: Sequence[Any], *, generators: bool = False) -> list[tuple[Any, State]]:
@@ -38,21 +44,13 @@ def iterator_states(values: Sequence[Any], *, generators: bool = False) -> list[
     Raises:
         ValueError: a generator of the program is among them, whose state cannot be copied.
     """
-    from torch._dynamo.symbolic_convert import InliningGeneratorInstructionTranslator
-    from torch._dynamo.variables import ConstDictVariable
-    from torch._dynamo.variables.base import VariableTracker
-    from torch._dynamo.variables.iter import IteratorVariable
-    from torch._dynamo.variables.lazy import LazyVariableTracker
-    from torch._dynamo.variables.lists import BaseListVariable
-
     found: dict[int, tuple[Any, State]] = {}
     todo, seen = list(values), set()
     while todo:
         value = todo.pop()
-        if isinstance(value, LazyVariableTracker):
-            if not value.is_realized():
-                continue  # nobody has touched it yet
-            value = value.realize()
+        if is_unused(value):
+            continue
+        value = realized(value)
         frame = isinstance(value, InliningGeneratorInstructionTranslator)
         if not (frame or isinstance(value, VariableTracker)) or id(value) in seen:
             continue
@@ -60,11 +58,9 @@ def iterator_states(values: Sequence[Any], *, generators: bool = False) -> list[
         if "GeneratorObject" in type(value).__name__:
             if is_internal_file(value.code.co_filename):
                 todo.append(value.inline_tracer)
-                continue
-            if generators:
-                continue
-            raise ValueError("a generator")
-        if frame:
+            elif not generators:
+                raise ValueError("a generator")
+        elif frame:
             found[id(value)] = (value, _frame_state(vars(value)))
             todo += [*value.stack, *value.symbolic_locals.values()]
         elif isinstance(value, IteratorVariable):
@@ -106,9 +102,6 @@ def copied_state(state: State) -> State:
     return copied
 
 
-_MOVED = ("block_stack", "generated_items", "stack", "symbolic_locals")
-
-
 def _frame_state(state: State) -> State:
     """The attributes of a generator's frame; globals and the like stay shared with others."""
     return {k: copy.copy(v) if k in _MOVED else v for k, v in state.items()}
@@ -116,7 +109,6 @@ def _frame_state(state: State) -> State:
 
 def hook_rows(patches: Patches) -> None:
     """Mark the rows that iteration gives: Dynamo records them as lookups, eager unbinds."""
-    from torch._dynamo.variables import TensorVariable
 
     def marked(theirs: Theirs, self: Any, *args: Any, **kwargs: Any) -> Any:
         rows = theirs(self, *args, **kwargs)

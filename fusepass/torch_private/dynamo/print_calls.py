@@ -21,24 +21,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torch._dynamo import utils, variables
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import AttrSource, GlobalSource
+from torch._dynamo.variables.misc import LoggingLoggerVariable, NullVariable
+
 from fusepass.torch_private.dynamo.compile_state import is_internal_file
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards
 from fusepass.torch_private.dynamo.iterators import hook_rows
 from fusepass.torch_private.dynamo.source_lines import line_of
-from fusepass.torch_private.dynamo.stack import realized
+from fusepass.torch_private.dynamo.stack import is_unused, realized, unused_object
 from fusepass.torch_private.patches import Patches, Theirs
 
 SpeechHandler = Callable[[Any, "Speaker", list[Any], dict[str, Any], Callable[[], Any]], Any]
 SpeakerHandler = Callable[[Any, int], None]
 
-LOADS = (
-    "LOAD_ATTR",
-    "LOAD_DEREF",
-    "LOAD_FAST",
-    "LOAD_GLOBAL",
-    "LOAD_METHOD",
-    "LOAD_NAME",
-    "PUSH_NULL",
+LOADS = "LOAD_ATTR LOAD_DEREF LOAD_FAST LOAD_GLOBAL LOAD_METHOD LOAD_NAME PUSH_NULL".split()
+_FUNCTIONS: Any = (
+    variables.BuiltinVariable,
+    variables.SkipFunctionVariable,
+    variables.UserFunctionVariable,
 )
 _STREAM = ("write", "writelines")
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.*)_at_\d+$")
@@ -46,7 +48,7 @@ _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.*)_at_\d+$")
 
 @dataclass(frozen=True)
 class Speaker:
-    """What is called to write a line.
+    """A function that is called to write a line.
 
     Attributes:
         kind: ``print``, ``pprint``, ``log`` or ``warn``; ``logger`` for ``logging.getLogger`` and
@@ -74,16 +76,11 @@ def hook_speech(patches: Patches, on_speech: SpeechHandler) -> None:
         on_speech: called as ``(translator, speaker, args, kwargs, call)`` with tracked arguments,
             which it may leave unrealized; must return a tracked value or ``call()``.
     """
-    from torch._dynamo import variables
-
-    of: Any = variables
-    places = [
-        (of.BuiltinVariable, "call_function", _of_function),
-        (of.SkipFunctionVariable, "call_function", _of_function),
-        (of.UserFunctionVariable, "call_function", _of_function),
-        (variables.misc.LoggingLoggerVariable, "call_method", _of_method),
-        (of.UserDefinedObjectVariable, "call_method", _of_stream),
-        (of.UserMethodVariable, "call_function", _of_bound),
+    places: list[tuple[Any, str, Callable[..., Speaker | None]]] = [
+        *((kind, "call_function", _of_function) for kind in _FUNCTIONS),
+        (LoggingLoggerVariable, "call_method", _of_method),
+        (variables.UserDefinedObjectVariable, "call_method", _of_stream),
+        (variables.UserMethodVariable, "call_function", _of_bound),
     ]
 
     def call(speaker_of_call: Any, theirs: Theirs, self: Any, tx: Any, *given: Any) -> Any:
@@ -142,8 +139,6 @@ def speaker_on_top(translator: Any) -> int | None:
 
     What is called has an empty slot beside it: below it up to Python 3.12, above it later.
     """
-    from torch._dynamo.variables.misc import NullVariable
-
     pair = translator.stack[-2:]
     if len(pair) < 2 or getattr(translator, "is_tracing_resume_prologue", False):
         return None
@@ -155,19 +150,10 @@ def speaker_on_top(translator: Any) -> int | None:
 
 
 def _speaks(value: Any) -> bool:
-    from torch._dynamo import variables
-    from torch._dynamo.variables.misc import LoggingLoggerVariable
-
-    if isinstance(value, variables.LazyVariableTracker):
-        if not value.is_realized():
-            return _writes(_of_object(getattr(getattr(value, "_cache", None), "value", None)))
-        value = value.realize()
-    kinds: Any = (
-        variables.BuiltinVariable,
-        variables.SkipFunctionVariable,
-        variables.UserFunctionVariable,
-    )
-    if isinstance(value, kinds):
+    if is_unused(value):
+        return _writes(_of_object(unused_object(value)))
+    value = realized(value)
+    if isinstance(value, _FUNCTIONS):
         return _writes(_of_function(value))
     owner = getattr(value, "obj", None)  # of a method not yet called
     name = getattr(value, "name", None)
@@ -257,17 +243,12 @@ def is_own_method(name: str) -> bool:
 
 def known_logger(translator: Any, logger: logging.Logger) -> Any:
     """The tracked value of a logger that the program got while it was traced."""
-    from torch._dynamo.source import GlobalSource
-    from torch._dynamo.variables.misc import LoggingLoggerVariable
-
     name = translator.output.install_global_by_id("fusepass_logger", logger)
     return LoggingLoggerVariable(logger, source=GlobalSource(name))
 
 
 def pin_logger(source: Any) -> bool:
     """Guard on the logger from a source being the one traced; says whether that could be done."""
-    from torch._dynamo.guards import GuardBuilder, install_guard
-
     if source is None:
         return False
     install_guard(source.make_guard(GuardBuilder.ID_MATCH))
@@ -276,9 +257,6 @@ def pin_logger(source: Any) -> bool:
 
 def pin_level(logger: logging.Logger, source: Any) -> bool:
     """Guard on all that decides for which levels a logger is enabled; says whether it could."""
-    from torch._dynamo.guards import GuardBuilder, install_guard
-    from torch._dynamo.source import AttrSource
-
     if not pin_logger(source):
         return False
     asked = [AttrSource(source, "disabled"), AttrSource(AttrSource(source, "manager"), "disable")]
@@ -299,22 +277,14 @@ def failures_unlogged() -> Iterator[None]:
     It logs a traceback where an operation fails on fake tensors, and warns of functions that Dynamo
     cannot trace. Other threads' failures are logged.
     """
-    from torch._dynamo import utils
-
-    here, warn_once = threading.get_ident(), utils.warn_once
+    here = threading.get_ident()
 
     def is_shown(record: logging.LogRecord) -> bool:
         return record.thread != here or record.levelno < logging.ERROR
 
     logger = logging.getLogger("torch._subclasses.fake_tensor")
-    logger.addFilter(is_shown)
-    utils.warn_once = _untold
-    try:
+    with Patches() as patches:
+        logger.addFilter(is_shown)
+        patches.callback(logger.removeFilter, is_shown)
+        patches.set(utils, "warn_once", lambda *_, **__: None)
         yield
-    finally:
-        utils.warn_once = warn_once
-        logger.removeFilter(is_shown)
-
-
-def _untold(*_: Any, **__: Any) -> None:
-    """In the place of what warns."""

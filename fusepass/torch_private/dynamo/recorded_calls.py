@@ -7,8 +7,12 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from torch import fx
+from torch._dynamo.exc import SkipFrame
+from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.variables import builder
 
 from fusepass.torch_private.dynamo.errors.error_hooks import suspends
+from fusepass.torch_private.dynamo.stack import break_graph
 from fusepass.torch_private.patches import Patches, Theirs
 
 _WITHOUT_RESULT = (operator.setitem,)
@@ -23,8 +27,6 @@ def hook_recorded(patches: Patches, on_recorded: Callable[[Any, fx.Node], None])
         on_recorded: called as ``(translator, node)``, with the translator of the innermost function
             being traced; may break the graph.
     """
-    from torch._dynamo.output_graph import OutputGraph
-    from torch._dynamo.variables import builder
 
     def wrapped(
         theirs: Theirs, target_cls: Any, tx: Any, proxy: Any, *args: Any, **kwargs: Any
@@ -44,31 +46,19 @@ def hook_recorded(patches: Patches, on_recorded: Callable[[Any, fx.Node], None])
     patches.put(OutputGraph, "create_proxy", created)
 
 
-def break_graph(translator: Any, what: str, why: str, hints: list[str]) -> NoReturn:
-    """Break the graph at the instruction being traced.
+def break_or_skip(translator: Any, what: str, why: str, hints: list[str]) -> NoReturn:
+    """Break the graph at the instruction being traced, or run the frame in eager.
 
     In the body of ``torch.cond`` and its kin that is an error, and in coroutines and generators
     nothing goes on behind a break; the frame runs in eager then.
-
-    Args:
-        translator: Dynamo's.
-        what: is in the way, without particulars.
-        why: with them.
-        hints: what to do about it.
     """
-    from torch._dynamo.exc import SkipFrame, unimplemented
-
     if not (translator.one_graph or translator.error_on_graph_break or _may_break(translator)):
         raise SkipFrame(f"{what}: {why}")
-    unimplemented(gb_type=what, context="", explanation=why, hints=hints)
+    break_graph(what, why, hints)
 
 
 def goes_on(translator: Any) -> bool:
-    """Whether Dynamo can go on behind a graph break here, or leaves the rest of a frame as it is.
-
-    Args:
-        translator: Dynamo's, of the frame.
-    """
+    """Whether Dynamo can go on behind a graph break here; else the rest of it stays in eager."""
     return bool(translator.should_compile_partial_graph())
 
 

@@ -7,38 +7,31 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dynamo import utils
+from torch._dynamo.symbolic_convert import InstructionTranslator
 
-from fusepass.torch_private.patches import Patches, Theirs
+from fusepass.torch_private.patches import IsOurs, Patches, Theirs
 
 
-@contextlib.contextmanager
-def saving_unhooked() -> Iterator[None]:
+def saving_unhooked() -> contextlib.AbstractContextManager[None]:
     """Inside, the caller's hooks do not see what autograd saves; they are where they were.
 
     Dynamo and AOTAutograd do this around each of their own computations on fake tensors. Hooks that
     count tensors, as checkpointing does, or look into them, must not meet a fake one.
     """
-    from torch._dynamo import utils
-
-    with utils._disable_saved_tensors_hooks_during_tracing():
-        yield
+    return utils._disable_saved_tensors_hooks_during_tracing()
 
 
-def hook_saving(patches: Patches, is_ours: Callable[[Any], bool]) -> None:
+def hook_saving(patches: Patches, is_ours: IsOurs) -> None:
     """Trace frames with the caller's saved-tensors hooks at rest.
 
     Hooks that the program itself sets break the graph, or are part of it: either way they are not
     called while it is traced.
-
-    Args:
-        patches: take the hook out again.
-        is_ours: called with the output graph; says whether the frame is compiled for fusepass.
     """
-    from torch._dynamo.symbolic_convert import InstructionTranslator
 
     def unhooked(theirs: Theirs, self: Any) -> None:
         with saving_unhooked() if is_ours(self.output) else contextlib.nullcontext():
@@ -52,9 +45,6 @@ def saving_masks_unhooked(compiled: Callable[..., Any]) -> Callable[..., Any]:
 
     The predicate of a captured branch is one, which eager mode never saves: hooks that save tensors
     in another dtype would have the backward read it as something else.
-
-    Args:
-        compiled: the graph's code, called with its inputs.
     """
     top: Any = torch._C._autograd._top_saved_tensors_default_hooks
 

@@ -9,11 +9,17 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch._dynamo.variables import LazyVariableTracker
+from torch._dynamo.variables import TensorVariable
 
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards, source_name
 from fusepass.torch_private.dynamo.source_lines import line_of
-from fusepass.torch_private.dynamo.stack import unsupported_errors
+from fusepass.torch_private.dynamo.stack import (
+    cell_contents,
+    is_unused,
+    realized,
+    unsupported_errors,
+)
+from fusepass.torch_private.patches import IsOurs, Patches, Theirs
 
 _WRITTEN = "fusepass_written"  # attribute of an error: what may not be written
 _KINDS = {
@@ -30,7 +36,6 @@ _KINDS = {
 def side_effects_allowed(effects: Any, allowed: Callable[[Any], bool]) -> Iterator[None]:
     """Inside, writes to objects of outer scopes that ``allowed`` accepts are let through."""
     checked = effects.check_allowed_side_effect
-    shadowed = effects.__dict__.get("check_allowed_side_effect")
 
     def check(item: Any) -> Any:
         if allowed(item):
@@ -41,18 +46,13 @@ def side_effects_allowed(effects: Any, allowed: Callable[[Any], bool]) -> Iterat
             vars(error).setdefault(_WRITTEN, _described(effects, item, error))
             raise
 
-    effects.check_allowed_side_effect = check
-    try:
+    with Patches() as patches:
+        patches.set(effects, "check_allowed_side_effect", check)
         yield
-    finally:
-        if shadowed is None:
-            del effects.check_allowed_side_effect
-        else:
-            effects.check_allowed_side_effect = shadowed
 
 
 def what_was_done(error: BaseException) -> str | None:
-    """What a trace that ended does that it may not: a write, with name and line; None of others."""
+    """The write, with name and line, that ended a trace; None if something else ended it."""
     return vars(error).get(_WRITTEN)
 
 
@@ -75,19 +75,11 @@ def _described(effects: Any, item: Any, error: BaseException) -> str:
 def _local_name(effects: Any, item: Any) -> str | None:
     for frame in frames_outwards(effects.output_graph_weakref().current_tx):
         for name, value in frame.symbolic_locals.items():
-            lazy = isinstance(value, LazyVariableTracker)
-            held = value.realize() if lazy and value.is_realized() else value
-            if held is item or _content(effects, held) is item:
+            held = value if is_unused(value) else realized(value)
+            is_cell = type(held).__name__ == "CellVariable"
+            if held is item or (is_cell and cell_contents(effects, held) is item):
                 return str(name)
     return None
-
-
-def _content(effects: Any, cell: Any) -> Any:
-    """What a variable that functions share holds, None for anything else."""
-    if type(cell).__name__ != "CellVariable":
-        return None
-    pending = effects.store_attr_mutations.get(cell, {})
-    return pending.get("cell_contents", cell.pre_existing_contents)
 
 
 def is_plain_object(item: Any) -> bool:
@@ -109,11 +101,6 @@ def buffer_container(item: Any) -> str | None:
     return None
 
 
-def held_items(container: Any) -> Any:
-    """The items of a tracked dictionary or set, as they stand."""
-    return container.items
-
-
 def set_held_items(container: Any, items: Any) -> None:
     """Put the items of a tracked dictionary back, in place."""
     container.items.clear()
@@ -127,3 +114,19 @@ def bind_attribute(effects: Any, item: Any, name: Any, value: Any) -> None:
     else:
         effects.mutation(item)
         item.items[name] = value
+
+
+def hook_classes(patches: Patches, is_ours: IsOurs) -> None:
+    """Let a tensor be of its class behind a call that writes it.
+
+    Before torch 2.15 Dynamo then takes the class from the fake tensor, which for a subclass without
+    tensors of its own is an ordinary one.
+    """
+
+    def keeping(theirs: Theirs, self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+        held = self.class_type
+        theirs(self, tx, *args, **kwargs)
+        if is_ours(tx.output):
+            self.class_type = held
+
+    patches.put(TensorVariable, "synchronize_attributes", keeping)

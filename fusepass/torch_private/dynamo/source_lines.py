@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch._dynamo.resume_execution import ContinueExecutionCache
+from torch._guards import TracingContext
+
 
 def line_of(translator: Any, instruction: Any) -> int:
-    """The line that the program has an instruction on, of the code a translator is tracing.
-
-    Args:
-        translator: Dynamo's.
-        instruction: one of its instructions, or None for where it stands.
-    """
+    """The line that the program has an instruction on, of the code a translator is tracing."""
     written = _as_written(translator, instruction)
     for one in (instruction,) if written is None else (written, instruction):
         line = getattr(getattr(one, "positions", None), "lineno", None)
@@ -28,16 +26,12 @@ def line_of(translator: Any, instruction: Any) -> int:
 
 def tell_line(translator: Any) -> None:
     """Have torch's errors name the line a translator was put back to: it tells of new ones only."""
-    from torch._guards import TracingContext
-
     code = translator.f_code
     TracingContext.set_current_loc(code.co_filename, translator.lineno, code.co_name)
 
 
 def _as_written(translator: Any, instruction: Any) -> Any:
     """The instruction in the code as the program has it, if Dynamo goes on in that; else None."""
-    from torch._dynamo.resume_execution import ContinueExecutionCache
-
     known = ContinueExecutionCache.generated_code_metadata
     if translator.f_code not in known:
         return None

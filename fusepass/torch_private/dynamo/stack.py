@@ -6,16 +6,35 @@ Run on torch 2.11 to 2.15.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import torch
 import torch._dynamo
-import torch._inductor
 from torch import fx
+from torch._dynamo import exc
+from torch._dynamo.current_scope_id import enter_new_scope
+from torch._dynamo.output_graph import GraphCompileReason
+from torch._dynamo.symbolic_convert import (
+    InliningGeneratorInstructionTranslator,
+    InstructionTranslator,
+)
+from torch._dynamo.variables import (
+    BuiltinVariable,
+    CellVariable,
+    ConstantVariable,
+    LazyVariableTracker,
+    TensorVariable,
+)
+from torch._dynamo.variables.builder import wrap_fx_proxy
+from torch._dynamo.variables.lists import SizeVariable
+from torch._dynamo.variables.tensor import SymNodeVariable
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fusepass.torch_private.fx.graphs import known_equal
 from fusepass.torch_private.fx.tensor_kinds import why_not_plain
+
+new_scope = enter_new_scope  # inside, writing to anything made outside is refused
 
 
 def is_plain_tensor(value: Any) -> bool:
@@ -25,47 +44,44 @@ def is_plain_tensor(value: Any) -> bool:
 
 def tensor_on_top(translator: Any) -> Any:
     """The tracked tensor on top of the symbolic stack, or None when it is not a tensor."""
-    from torch._dynamo.variables import LazyVariableTracker
-
     value = translator.stack[-1]
-    if isinstance(value, LazyVariableTracker):
-        held = getattr(value, "_cache", None)  # its value is gone once somebody looked at it
-        wanted = isinstance(getattr(held, "value", None), torch.Tensor) or value.is_realized()
-        if not wanted:
-            return None
-        value = value.realize()
-        translator.stack[-1] = value
+    if is_unused(value) and not isinstance(unused_object(value), torch.Tensor):
+        return None
+    value = translator.stack[-1] = realized(value)
     return value if is_any_tensor(value) else None
+
+
+def is_unused(value: Any) -> bool:
+    """Whether the program has not used a value so far, so that Dynamo has not built it yet.
+
+    Even ``isinstance`` of such a value has Dynamo build it: a complete graph gets another input.
+    """
+    return isinstance(value, LazyVariableTracker) and not value.is_realized()
+
+
+def unused_object(value: Any) -> Any:
+    """The object behind a value that the program has not used yet; None once it is used."""
+    return getattr(getattr(value, "_cache", None), "value", None)
 
 
 def node_of(value: Any) -> fx.Node | None:
     """The graph node of a tracked tensor, or None for anything else."""
-    from torch._dynamo.variables import LazyVariableTracker
-
-    if isinstance(value, LazyVariableTracker) and not value.is_realized():
-        return None
-    value = realized(value)
+    value = None if is_unused(value) else realized(value)
     return value.as_proxy().node if is_any_tensor(value) else None
 
 
 def is_any_tensor(value: Any) -> bool:
     """Whether a tracked value is a tensor of any sort."""
-    from torch._dynamo.variables import TensorVariable
-
     return isinstance(value, TensorVariable)
 
 
 def realized(value: Any) -> Any:
     """The tracked value itself behind a lazily built one."""
-    from torch._dynamo.variables import LazyVariableTracker
-
     return value.realize() if isinstance(value, LazyVariableTracker) else value
 
 
 def constant_of(value: Any) -> tuple[bool, Any]:
     """``(True, python value)`` for a compile-time constant, else ``(False, None)``."""
-    from torch._dynamo.variables import ConstantVariable
-
     value = getattr(value, "vt", value)  # the key of a dictionary
     immutable = ("SizeVariable", "SliceVariable", "EnumVariable")
     plain = isinstance(value, ConstantVariable) or type(value).__name__ in immutable
@@ -76,10 +92,6 @@ def constant_of(value: Any) -> tuple[bool, Any]:
 
 def same_symbol(a: Any, b: Any) -> bool:
     """Whether two tracked sizes, or tuples of sizes, are equal for every input."""
-    from torch._dynamo.variables import ConstantVariable
-    from torch._dynamo.variables.lists import SizeVariable
-    from torch._dynamo.variables.tensor import SymNodeVariable
-
     if isinstance(a, SizeVariable) and isinstance(b, SizeVariable):
         pairs = list(zip(a.items, b.items, strict=False))
         return len(a.items) == len(b.items) and all(same_symbol(x, y) for x, y in pairs)
@@ -99,8 +111,6 @@ def is_existing_mutation(value: Any) -> bool:
 
 def wrap_tensor(translator: Any, proxy: fx.Proxy, fake: torch.Tensor) -> Any:
     """A tracked tensor for a proxy whose fake value is known."""
-    from torch._dynamo.variables.builder import wrap_fx_proxy
-
     return wrap_fx_proxy(translator, proxy, example_value=fake)
 
 
@@ -108,24 +118,18 @@ def wrap_call(
     translator: Any, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Record a call in the graph being traced and return its tracked value."""
-    from torch._dynamo.variables.builder import wrap_fx_proxy
-
     proxy = translator.output.create_proxy(kind, target, args, kwargs)
     return wrap_fx_proxy(translator, proxy)
 
 
 def number_on_top(translator: Any) -> fx.Node | None:
     """The graph node of the unknown number on top of the symbolic stack, or None."""
-    from torch._dynamo.variables import LazyVariableTracker
-
     value = translator.stack[-1]
     return None if isinstance(value, LazyVariableTracker) else number_node(value)
 
 
 def number_node(value: Any) -> fx.Node | None:
     """The graph node of a tracked Python number that is not a constant, or None."""
-    from torch._dynamo.variables.tensor import SymNodeVariable
-
     return value.as_proxy().node if isinstance(value, SymNodeVariable) else None
 
 
@@ -144,74 +148,89 @@ def record_grad_mode(translator: Any, enabled: bool) -> None:
     translator.output.create_node("call_function", torch._C._set_grad_enabled, (enabled,), {})
 
 
-@contextlib.contextmanager
-def new_scope() -> Iterator[None]:
-    """Dynamo's mutation scope: inside, writing to anything made outside is refused."""
-    from torch._dynamo.current_scope_id import enter_new_scope
-
-    with enter_new_scope():
-        yield
+def current_translator() -> Any:
+    """Dynamo's translator of the frame that this thread traces; None if it traces none."""
+    try:
+        return InstructionTranslator.current_tx()
+    except AttributeError:
+        return None
 
 
 def break_reason(text: str, translator: Any) -> Any:
-    """What a speculation entry carries as the reason of its graph break."""
-    from torch._dynamo.output_graph import GraphCompileReason
-
+    """The reason of a graph break, as a speculation entry of Dynamo carries it."""
     return GraphCompileReason(text, [translator.frame_summary()])
 
 
 def is_generator_frame(translator: Any) -> bool:
     """Whether the frame is a generator that Dynamo inlines."""
-    from torch._dynamo.symbolic_convert import InliningGeneratorInstructionTranslator
-
     return isinstance(translator, InliningGeneratorInstructionTranslator)
 
 
-@contextlib.contextmanager
-def plain_asserts() -> Iterator[None]:
+def plain_asserts() -> contextlib.AbstractContextManager[None]:
     """Treat ``assert tensor`` as the branch it is, not as a device-side assert."""
-    with torch._dynamo.config.patch(rewrite_assert_with_torch_assert=False):
-        yield
+    return torch._dynamo.config.patch(rewrite_assert_with_torch_assert=False)
+
+
+def cell_contents(effects: Any, cell: Any) -> Any:
+    """The tracked value of a variable that functions share; None while it is not bound."""
+    pending = effects.store_attr_mutations.get(cell, {})
+    return pending.get("cell_contents", cell.pre_existing_contents)
+
+
+def local_value(translator: Any, name: str) -> Any:
+    """The tracked value of a local variable, shared by functions or not; None if it is not bound.
+
+    A value that the program has not used yet stays unbuilt.
+    """
+    held = translator.symbolic_locals.get(name)
+    if held is None or is_unused(held) or not isinstance(held, CellVariable):
+        return held
+    return cell_contents(translator.output.side_effects, held)
 
 
 def code_of_local(translator: Any, name: str) -> Any:
     """The code object of the function a local or free variable holds; None if it holds none."""
-    from torch._dynamo.variables import CellVariable
-
-    held = translator.symbolic_locals.get(name)
-    if isinstance(held, CellVariable):
-        effects = translator.output.side_effects
-        if effects.has_pending_mutation_of_attr(held, "cell_contents"):
-            held = effects.load_attr(held, "cell_contents", check=False)
-        else:
-            held = held.pre_existing_contents
-    if held is None:
+    held = local_value(translator, name)
+    if held is None or is_unused(held):  # what is being called has been used
         return None
     held = realized(held)
     code = getattr(held, "code", None)  # of a function made in the frame
     return getattr(getattr(held, "fn", None), "__code__", None) or getattr(code, "value", code)
 
 
-def unsupported_errors() -> tuple[type[BaseException], ...]:
-    """What Dynamo raises for code it cannot trace, and for values it would have to know."""
-    from torch._dynamo import exc
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+def constant(value: Any) -> Any:
+    """A tracked constant."""
+    return ConstantVariable.create(value)
 
-    kinds: list[type[BaseException]] = [exc.Unsupported, exc.UserError, exc.TorchRuntimeError]
-    kinds.extend([exc.SkipFrame, exc.UncapturedHigherOrderOpError, GuardOnDataDependentSymNode])
-    kinds.append(NotImplementedError)  # a tracked value cannot tell its type, or something else
-    return tuple(kinds)
+
+def traced_operator(translator: Any, function: Any, args: list[Any]) -> Any:
+    """Trace a call of one of Python's operators, as ``operator.and_``."""
+    return BuiltinVariable(function).call_function(translator, args, {})
+
+
+def break_graph(what: str, why: str, hints: Sequence[str] = (), context: str = "") -> NoReturn:
+    """Break the graph at the instruction being traced.
+
+    Raises:
+        Unsupported: of Dynamo.
+    """
+    exc.unimplemented(gb_type=what, context=context, explanation=why, hints=[*hints])
+
+
+def unsupported_errors() -> tuple[type[BaseException], ...]:
+    """Dynamo's errors for code it cannot trace, and for values it would have to know."""
+    return (
+        *(exc.Unsupported, exc.UserError, exc.TorchRuntimeError, exc.SkipFrame),
+        *(exc.UncapturedHigherOrderOpError, GuardOnDataDependentSymNode),
+        NotImplementedError,  # a tracked value cannot tell its type, or something else
+    )
 
 
 def restart_errors() -> tuple[type[BaseException], ...]:
-    """What Dynamo raises to start its analysis again; never to be swallowed."""
-    from torch._dynamo import exc
-
+    """Dynamo's errors that start its analysis again; never to be swallowed."""
     return (exc.RestartAnalysis,)
 
 
 def observed_exceptions() -> tuple[type[BaseException], ...]:
-    """What Dynamo raises inside itself for an exception of the traced program."""
-    from torch._dynamo import exc
-
+    """Dynamo's errors for an exception of the traced program."""
     return (exc.ObservedException,)

@@ -1,6 +1,6 @@
 """Hook errors that end a trace, and errors that Dynamo raises for the program.
 
-Run on 2.11 to 2.15.
+The table in docs/design/exceptions.md says what becomes of which error. Run on 2.11 to 2.15.
 """
 
 from __future__ import annotations
@@ -11,20 +11,28 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy
+from torch._dynamo import exc, resume_execution, utils
+from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTranslatorBase
+from torch.fx.experimental import symbolic_shapes
 
 from fusepass.torch_private.dynamo.calls import subgraph_of
 from fusepass.torch_private.dynamo.compile_state import is_dynamos_file
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards
-from fusepass.torch_private.dynamo.errors.user_errors import users_errors
 from fusepass.torch_private.dynamo.print_calls import function_name
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import gives_unknown_sizes
 from fusepass.torch_private.dynamo.source_lines import line_of
-from fusepass.torch_private.dynamo.stack import restart_errors, wrap_call
+from fusepass.torch_private.dynamo.stack import (
+    break_graph,
+    current_translator,
+    restart_errors,
+    wrap_call,
+)
 from fusepass.torch_private.patches import Patches, Theirs
 
 _PACKAGE = str(Path(__file__).parents[3]) + os.sep
@@ -47,8 +55,6 @@ def hook_errors(
         on_skip: called in the same way when Dynamo is about to give a frame up.
         on_fault: called in the same way when an error inside Dynamo or a backend is.
     """
-    from torch._dynamo import exc
-    from torch._dynamo.symbolic_convert import InstructionTranslator
 
     def with_error(theirs: Theirs, self: Any) -> None:
         try:
@@ -66,16 +72,14 @@ def hook_errors(
 
 
 def fails_on_fakes(error: BaseException) -> bool:
-    """Whether it is a call of the program's that fails, on fake tensors, and neither torch nor us.
+    """Whether a call of the program fails on fake tensors, and neither torch nor fusepass fails.
 
     A RuntimeError of such a call Dynamo reports as what it is, an IndexError it lets through. A
     size of what is cut from an empty tensor by an unknown number it cannot name.
     """
-    from torch._dynamo import utils
-
     if gives_unknown_sizes(error):
         return True
-    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    codes = _codes(error)
     if utils.run_node.__code__ not in codes:
         return False
     run = codes.index(utils.run_node.__code__)
@@ -88,10 +92,12 @@ def fails_on_fakes(error: BaseException) -> bool:
 
 def call_of_ours_fails(error: BaseException) -> bool:
     """Whether a call that fusepass itself traced fails, on fake tensors."""
-    from torch._dynamo import exc
-
-    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    codes = _codes(error)
     return isinstance(error, exc.TorchRuntimeError) and any(code in codes for code in _OUR_CALLS)
+
+
+def _codes(error: BaseException) -> list[types.CodeType]:
+    return [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
 def suspends(code: types.CodeType) -> bool:
@@ -105,17 +111,9 @@ def cannot_resume(translator: Any, error: BaseException) -> bool:
 
     Dynamo has no code that goes on behind a graph break there, and says so by an AssertionError.
     """
-    from torch._dynamo import resume_execution
-
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return (
-        suspends(translator.f_code)
-        and isinstance(error, AssertionError)
-        and trace is not None
-        and trace.tb_frame.f_code.co_filename == resume_execution.__file__
-    )
+    at = [code.co_filename for code in _codes(error)][-1:]
+    fails = isinstance(error, AssertionError) and at == [resume_execution.__file__]
+    return fails and suspends(translator.f_code)
 
 
 def hook_observed(patches: Patches, on_observed: Callable[[Any, Exception], None]) -> None:
@@ -126,69 +124,41 @@ def hook_observed(patches: Patches, on_observed: Callable[[Any, Exception], None
         on_observed: called as ``(translator, error)`` where an instruction other than a ``raise``
             raises, before the program's own handlers are looked for.
     """
-    from torch._dynamo import exc
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase as Translator
-
     ends = (exc.ObservedUserStopIteration, exc.ObservedGeneratorExit)
 
     def with_observed(theirs: Theirs, self: Any, raised: Any) -> None:
-        stated = self.current_instruction.opname in ("RAISE_VARARGS", "RERAISE")
-        stated = stated and not is_dynamos_file(self.f_code.co_filename)
         if not isinstance(raised, ends):
-            _remember_origin(self)
-        if not stated and not isinstance(raised, ends):
-            on_observed(self, raised)
+            held = _current_exception(self)
+            if held is not None and _ORIGIN not in vars(held):
+                lines = (
+                    (one, line_of(one, one.current_instruction)) for one in frames_outwards(self)
+                )
+                found = [(o.f_code.co_filename, at, function_name(o.f_code)) for o, at in lines]
+                setattr(held, _ORIGIN, found)
+            stated = self.current_instruction.opname in ("RAISE_VARARGS", "RERAISE")
+            if not stated or is_dynamos_file(self.f_code.co_filename):
+                on_observed(self, raised)
         theirs(self, raised)
 
-    patches.put(Translator, "exception_handler", with_observed)
+    patches.put(InstructionTranslatorBase, "exception_handler", with_observed)
+
+
+def _place(frame: Any) -> tuple[str, int, str]:
+    line = line_of(frame, frame.current_instruction)
+    return frame.f_code.co_filename, line, function_name(frame.f_code)
 
 
 def _current_exception(translator: Any) -> Any:
     return translator.exn_vt_stack._current_exception  # how it is asked for depends on the version
 
 
-def _remember_origin(translator: Any) -> None:
-    held = _current_exception(translator)
-    if held is not None:
-        vars(held).setdefault(_ORIGIN, [*_lines_outwards(translator)])
-
-
-def _lines_outwards(translator: Any) -> Iterator[tuple[str, int, str]]:
-    for one in frames_outwards(translator):
-        line = line_of(one, one.current_instruction)
-        yield one.f_code.co_filename, line, function_name(one.f_code)
-
-
 def raised_at(translator: Any) -> list[tuple[str, int, str]]:
-    """Where the exception arose that leaves a frame: file, line and function, innermost first.
+    """The lines that raised what leaves a frame: file, line and function, innermost first.
 
     It may have passed functions that raise it again: a ``finally``, a with-block.
     """
     held = _current_exception(translator)
     return vars(held).get(_ORIGIN, []) if held is not None else []
-
-
-def _break_this_time(break_graph: Callable[[], NoReturn]) -> NoReturn:
-    """Where Dynamo cannot break the graph there, run the frame as it is, but only this time."""
-    from torch._dynamo import exc
-    from torch._dynamo.types import (  # type: ignore[attr-defined]
-        FrameAction,
-        FrameExecStrategy,
-    )
-
-    try:
-        break_graph()
-    except exc.Unsupported as error:
-        error.frame_exec_strategy = FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT)
-        raise
-
-
-def _failing_call(text: str) -> NoReturn:
-    from torch._dynamo import exc
-
-    gb_type = "RuntimeError when making fake tensor call"
-    given: dict[str, Any] = {"context": "", "explanation": text, "hints": []}
-    exc.unimplemented(gb_type=gb_type, **given)
 
 
 def hook_failing_calls(patches: Patches, may_break: Callable[[Any], bool]) -> None:
@@ -201,12 +171,24 @@ def hook_failing_calls(patches: Patches, may_break: Callable[[Any], bool]) -> No
         patches: take the hooks out again.
         may_break: called with the translator; says whether the graph may break there.
     """
-    from torch._dynamo import exc, utils
 
-    def failing(theirs: Theirs, break_graph: Callable[[], NoReturn]) -> None:
+    def this_time(break_there: Callable[[], NoReturn]) -> NoReturn:
+        """Break the graph; where Dynamo cannot, run the frame as it is, but only this time."""
+        try:
+            break_there()
+        except exc.Unsupported as error:
+            again = _FrameExecStrategy(_FrameAction.DEFAULT, _FrameAction.DEFAULT)
+            error.frame_exec_strategy = again
+            raise
+
+    def with_text(text: str) -> Callable[[], NoReturn]:
+        what = "RuntimeError when making fake tensor call"
+        return functools.partial(break_graph, what, text)
+
+    def failing(theirs: Theirs, break_there: Callable[[], NoReturn]) -> None:
         if _breaks(may_break):
-            _break_this_time(break_graph)
-        theirs(break_graph)
+            this_time(break_there)
+        theirs(break_there)
 
     def running(theirs: Theirs, call: Callable[[], Any]) -> Any:
         try:
@@ -215,12 +197,12 @@ def hook_failing_calls(patches: Patches, may_break: Callable[[Any], bool]) -> No
             if not _breaks(may_break):
                 raise
             text = str(error)
-        _break_this_time(functools.partial(_failing_call, text))
+        this_time(with_text(text))
 
     def made(theirs: Theirs, self: Any, *args: Any, **kwargs: Any) -> None:
         theirs(self, *args, **kwargs)
         if _breaks(may_break):
-            _break_this_time(functools.partial(_failing_call, str(self)))
+            this_time(with_text(str(self)))
 
     patches.put(utils, "_wrap_graph_break_with_torch_runtime_err", failing)
     patches.put(utils, "wrap_fake_exception", running)
@@ -230,12 +212,7 @@ def hook_failing_calls(patches: Patches, may_break: Callable[[Any], bool]) -> No
 
 def _breaks(may_break: Callable[[Any], bool]) -> bool:
     """Whether what is traced now is no whole graph, and may break where it stands."""
-    from torch._dynamo.symbolic_convert import InstructionTranslator
-
-    try:
-        translator: Any = InstructionTranslator.current_tx()
-    except AttributeError:  # nothing has been traced in this thread
-        return False
+    translator = current_translator()
     whole = translator is None or translator.one_graph or translator.error_on_graph_break
     if whole or _calls_ours() or _is_higher_order(translator):
         return False
@@ -268,3 +245,56 @@ def is_inductors(error: BaseException) -> bool:
     from torch._inductor.exc import InductorError
 
     return isinstance(error, InductorError)
+
+
+@functools.cache
+def users_errors() -> tuple[type[Exception], ...]:
+    """The errors that torch raises because of a mark or a setting of the user.
+
+    Capture can cause one only by making more of the program one frame.
+    """
+    from torch.fx.experimental import symbolic_shapes, validator
+
+    names = (
+        *("TorchRuntimeError", "UserError", "UncapturedHigherOrderOpError"),
+        *("FailOnRecompileLimitHit", "RecompileError", "PackageError"),
+        *("InvalidBackend", "ResetRequired", "UnsafeScriptObjectError"),
+    )
+    return (
+        symbolic_shapes.ConstraintViolationError,
+        symbolic_shapes.GuardOnDataDependentSymNode,
+        validator.ValidationException,
+        validator.BisectValidationException,
+        *(getattr(exc, name) for name in names if hasattr(exc, name)),
+    )
+
+
+def violated(output_graph: Any) -> Exception | None:
+    """The error that torch will raise where a frame holds for fewer sizes than the user marked.
+
+    Torch asks when the frame is traced and compiled, and there is no way back from there.
+    """
+    shapes = output_graph.shape_env
+    tracked = shapes.tracked_fakes or []
+    contexts = [one.symbolic_context for one in tracked]
+    if not any(map(_is_marked, contexts)):
+        return None
+    try:
+        shapes.produce_guards(
+            [one.fake for one in tracked],
+            [one.source for one in tracked],
+            input_contexts=contexts,
+        )
+    except symbolic_shapes.ConstraintViolationError as error:
+        return error
+    return None
+
+
+def _is_marked(context: Any) -> bool:
+    sizes = getattr(context, "constraint_sizes", None) or ()
+    strides = getattr(context, "constraint_strides", None) or ()
+    number = getattr(context, "constraint", None)
+    inner = (getattr(context, "inner_contexts", None) or {}).values()
+    marks = (*sizes, *strides, number)
+    strict = (mark is not None and not getattr(mark, "warn_only", False) for mark in marks)
+    return any(strict) or any(map(_is_marked, inner))

@@ -10,17 +10,16 @@ import contextlib
 import logging
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._dynamo.variables import LazyVariableTracker
+from torch._dynamo import variables
+from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 
 from fusepass.torch_private.dynamo.errors.wording import plain
-from fusepass.torch_private.dynamo.stack import node_of, unsupported_errors
+from fusepass.torch_private.dynamo.stack import is_unused, node_of, unused_object
 from fusepass.torch_private.fx.graphs import real_input
-
-RaiseHandler = Callable[[Any, Any], None]
 
 _HARMLESS_CONTEXTS = frozenset(
     """
@@ -38,8 +37,6 @@ _WITHOUT_STATE = frozenset(
 
 def exception_parts(value: Any) -> tuple[type[BaseException], list[Any], dict[str, Any]] | None:
     """``(class, args, kwargs)`` of what is raised, or None when it was not made while tracing."""
-    from torch._dynamo import variables
-
     if isinstance(value, (variables.BuiltinVariable, variables.UserDefinedClassVariable)):
         kind: Any = value.as_python_constant()
         is_exception = isinstance(kind, type) and issubclass(kind, BaseException)
@@ -59,8 +56,6 @@ def is_handling_exception(translator: Any) -> bool:
 
 def pending_changes(translator: Any) -> str | None:
     """A change outside that the program has made and Dynamo makes after the graph, or None."""
-    from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
-
     output = translator.output
     effects = output.side_effects
     if effects.tensor_hooks:
@@ -131,8 +126,8 @@ def _plain_key(key: Any) -> Any:
 
 def _is_same(output: Any, tracked: Any, real: Any) -> bool:
     """Whether a tracked value is still the object that was there when the frame began."""
-    if isinstance(tracked, LazyVariableTracker) and not tracked.is_realized():
-        return getattr(getattr(tracked, "_cache", None), "value", None) is real
+    if is_unused(tracked):
+        return unused_object(tracked) is real
     node = node_of(tracked)
     if node is None:
         return real is None and tracked.is_constant_none()
@@ -144,7 +139,7 @@ def _is_same(output: Any, tracked: Any, real: Any) -> bool:
 
 
 def source_name(held: Any) -> str | None:
-    """Where the program got a tracked value from, as it would write that; None if unknown."""
+    """The expression that the program got a tracked value from; None if it is unknown."""
     source = getattr(held, "source", None)
     try:
         name = getattr(source, "name", None)
@@ -187,7 +182,7 @@ def unknown_context(translator: Any) -> str | None:
 
 
 def with_blocks(stack: list[Any], blocks: list[Any]) -> Iterator[Any]:
-    """What manages the with-blocks that a translator with this stack and list of blocks is in.
+    """The managers of the with-blocks that a translator with this stack and list of blocks is in.
 
     The list lacks those of functions that are inlined, and in a ``try``; the stack those that
     Dynamo enters again behind a graph break.
@@ -249,7 +244,7 @@ def manager_of(translator: Any, context: Any) -> Any:
 
 
 def named_value(frame: Any, loads: list[Any]) -> Any:
-    """What a global name, and attributes of it, stand for in a frame; None if that is not known.
+    """Look up a global name, and attributes of it, in a frame; None if that is not known.
 
     Args:
         frame: Dynamo's translator or a
@@ -263,22 +258,3 @@ def named_value(frame: Any, loads: list[Any]) -> Any:
             return None
         found = getattr(found, load.argval, None)
     return found
-
-
-def raise_hook(
-    on_raise: RaiseHandler, original: Callable[[Any, Any], None]
-) -> Callable[[Any, Any], None]:
-    """What stands for ``raise`` in the tables of opcodes, with a handler in front."""
-
-    def handler(translator: Any, instruction: Any) -> None:
-        on_raise(translator, instruction)
-        try:
-            original(translator, instruction)
-        except AssertionError as fault:
-            # Dynamo 2.11 looks for the current exception also where it could not raise one, and
-            # so hides that it gives up the frame.
-            if isinstance(fault.__context__, unsupported_errors()):
-                raise fault.__context__ from None
-            raise
-
-    return handler

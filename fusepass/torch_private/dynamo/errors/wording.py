@@ -101,12 +101,12 @@ def knows_only_torch(text: str) -> bool:
 
 
 def noun_of(kind: str) -> str:
-    """What Dynamo's class of a tracked value stands for, ``"list"`` for ``ListVariable``."""
+    """The noun for one of Dynamo's classes of tracked values, ``"list"`` for ``ListVariable``."""
     return _NOUNS.get(kind.removesuffix("Variable"), "value")
 
 
 def operation(name: str) -> str:
-    """What a user calls an operation that torch has a name of its own for in graphs."""
+    """The user's name of an operation that torch has a name of its own for in graphs."""
     of_numpy = name.removeprefix("wrapped_")
     return _OPERATIONS.get(name, f"NumPy's {of_numpy}" if of_numpy != name else name)
 

@@ -10,17 +10,29 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo import utils
+from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.utils import get_fake_value
+from torch._dynamo.variables import TorchInGraphFunctionVariable
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.tensor import SymNodeVariable
+from torch._subclasses import fake_tensor
 
-from fusepass.torch_private.dynamo.formatted import hook_formatted
 from fusepass.torch_private.dynamo.scalars.scalar_quirks import (
     break_at_power,
+    hook_formatted,
     hook_int,
     hook_scaled,
     is_nan,
     known_by_nan,
     take_int_for_bool,
 )
-from fusepass.torch_private.dynamo.stack import number_node, realized
+from fusepass.torch_private.dynamo.stack import (
+    constant,
+    current_translator,
+    number_node,
+    realized,
+)
 from fusepass.torch_private.patches import Patches, Theirs
 
 _KINDS: dict[type, str] = {
@@ -35,7 +47,7 @@ _OF_NUMBERS = (math.isnan, math.isinf, math.isfinite)
 
 @dataclass(frozen=True)
 class NumberHandlers:
-    """What is called where numbers are tracked.
+    """Functions that are called where numbers are tracked.
 
     Attributes:
         is_unknown: called as ``(translator, node)`` for each number about to be tracked; says
@@ -58,48 +70,41 @@ class NumberHandlers:
 
 
 def unknown_number(translator: Any, proxy: fx.Proxy, kind: str) -> Any:
-    """A tracked Python number of which nothing is known but its kind, for the node of a proxy.
-
-    Args:
-        translator: Dynamo's translator.
-        proxy: of the node.
-        kind: ``bool``, ``int`` or ``float``.
-    """
-    from torch._dynamo.variables.tensor import SymNodeVariable
-
+    """A tracked Python number of which nothing is known but its kind, for the node of a proxy."""
     return SymNodeVariable.create(translator, proxy, _unknown(translator, kind))
 
 
 def _unknown(translator: Any, kind: str) -> Any:
     shapes = translator.fake_mode.shape_env
     with shapes.ignore_fresh_unbacked_symbols():
-        if kind == "bool":
-            return shapes.create_unbacked_symbool()
-        return (
-            shapes.create_unbacked_symint() if kind == "int" else shapes.create_unbacked_symfloat()
-        )
+        return getattr(shapes, f"create_unbacked_sym{kind}")()
 
 
 def tracked_list(translator: Any, items: list[Any]) -> Any:
     """A tracked list, new in the program, of tracked values or of such lists."""
-    from torch._dynamo.variables.base import VariableTracker
-
     return VariableTracker.build(translator, items)
 
 
 def hook_numbers(patches: Patches, handlers: NumberHandlers) -> None:
     """Put handlers in front of what Dynamo does with numbers."""
-    for hook in (
-        _hook_tracking,
-        _hook_reading,
-        _hook_fakes,
-        _hook_functions,
-        _hook_pruning,
-        _hook_log,
-    ):
+
+    def as_tensor(theirs: Theirs, self: Any, tx: Any, dtype: Any) -> Any:
+        made = theirs(self, tx, dtype)  # a float, to hand it out of the graph
+        handlers.read_late(made.as_proxy().node)
+        return made
+
+    def dedup_pass(theirs: Theirs, self: Any) -> Any:
+        # Dynamo is about to drop the numbers of a complete graph that nothing uses, where it puts
+        # in its checks of sizes; what comes first is the search for equal calls.
+        handlers.before_pruning(self)
+        return theirs(self)
+
+    for hook in (_hook_tracking, _hook_fakes, _hook_functions, _hook_log):
         hook(patches, handlers)
     for quirk in (hook_scaled, hook_int, hook_formatted):
         quirk(patches, handlers.is_ours)
+    patches.put(SymNodeVariable, "as_tensor", as_tensor)
+    patches.put(OutputGraph, "dedup_pass", dedup_pass)
 
 
 def _hook_tracking(patches: Patches, handlers: NumberHandlers) -> None:
@@ -108,9 +113,6 @@ def _hook_tracking(patches: Patches, handlers: NumberHandlers) -> None:
     Dynamo computes it symbolically, by the algebra of real numbers, in which ``s - s`` is zero and
     ``s + 1e20 - 1e20`` is ``s``: not so for Python's floats.
     """
-    from torch._dynamo.utils import get_fake_value
-    from torch._dynamo.variables import ConstantVariable
-    from torch._dynamo.variables.tensor import SymNodeVariable
 
     def create(theirs: Theirs, tx: Any, proxy: Any, sym_num: Any = None, **options: Any) -> Any:
         if handlers.is_unknown(tx, proxy.node):
@@ -125,22 +127,10 @@ def _hook_tracking(patches: Patches, handlers: NumberHandlers) -> None:
                 sym_num = get_fake_value(proxy.node, tx)
             known = math.nan if is_nan(sym_num) else known
             if isinstance(known, (bool, int, float)):
-                return ConstantVariable.create(known)
+                return constant(known)
         return theirs(tx, proxy, sym_num, **options)
 
     patches.put(SymNodeVariable, "create", create)
-
-
-def _hook_reading(patches: Patches, handlers: NumberHandlers) -> None:
-    """Tell of the tensor that Dynamo makes of a float to hand it out of the graph."""
-    from torch._dynamo.variables.tensor import SymNodeVariable
-
-    def as_tensor(theirs: Theirs, self: Any, tx: Any, dtype: Any) -> Any:
-        made = theirs(self, tx, dtype)
-        handlers.read_late(made.as_proxy().node)
-        return made
-
-    patches.put(SymNodeVariable, "as_tensor", as_tensor)
 
 
 def _hook_fakes(patches: Patches, handlers: NumberHandlers) -> None:
@@ -149,7 +139,11 @@ def _hook_fakes(patches: Patches, handlers: NumberHandlers) -> None:
     Some operations ask for its value (``addmm`` whether beta is zero) before they say what their
     result looks like.
     """
-    from torch._dynamo import utils
+
+    def stand_in(node: fx.Node) -> Any:
+        if not handlers.is_marked(node):
+            return node
+        return _STAND_INS[_KINDS.get(type(node.meta["example_value"]), "int")]
 
     def values(theirs: Theirs, tx: Any, nodes: Any, *rest: Any, **kwargs: Any) -> Any:
         last = next(iter(reversed(tx.output.graph.nodes)), None)
@@ -160,7 +154,7 @@ def _hook_fakes(patches: Patches, handlers: NumberHandlers) -> None:
         if handlers.is_ours(tx) and take_int_for_bool(last):
             nodes = (last.args, call[1])
         if handlers.takes_any(last):
-            nodes = fx.map_arg(nodes, lambda n: _stand_in(n) if handlers.is_marked(n) else n)
+            nodes = fx.map_arg(nodes, stand_in)
         return theirs(tx, nodes, *rest, **kwargs)
 
     patches.put(utils, "get_fake_values_from_nodes", values)
@@ -168,24 +162,16 @@ def _hook_fakes(patches: Patches, handlers: NumberHandlers) -> None:
 
 def _hook_log(patches: Patches, handlers: NumberHandlers) -> None:
     """Log no error where an operation asks for the value of a number: the number is given back."""
-    from torch._dynamo.symbolic_convert import InstructionTranslator
-    from torch._subclasses import fake_tensor
 
     def is_news(record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if "data-dependent" not in str(error):  # by now a RuntimeError like any other
             return True
-        try:
-            return not handlers.is_ours(InstructionTranslator.current_tx())
-        except AttributeError:  # nothing is being traced
-            return True
+        translator = current_translator()
+        return translator is None or not handlers.is_ours(translator)
 
     fake_tensor.log.addFilter(is_news)
     patches.callback(fake_tensor.log.removeFilter, is_news)
-
-
-def _stand_in(node: fx.Node) -> Any:
-    return _STAND_INS[_KINDS.get(type(node.meta["example_value"]), "int")]
 
 
 def _hook_functions(patches: Patches, handlers: NumberHandlers) -> None:
@@ -193,36 +179,20 @@ def _hook_functions(patches: Patches, handlers: NumberHandlers) -> None:
 
     ``torch.as_tensor`` of one is ``torch.tensor`` of it.
     """
-    from torch._dynamo.variables import TorchInGraphFunctionVariable
 
     def call_function(theirs: Theirs, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-        if self.value in _OF_NUMBERS and len(args) == 1 and not kwargs:
-            number = realized(args[0])
-            node = number_node(number)
-            if node is not None and handlers.is_marked(node):
-                proxy = tx.output.create_proxy(
-                    "call_function", self.value, (number.as_proxy(),), {}
-                )
-                handlers.is_unknown(tx, proxy.node)
-                return unknown_number(tx, proxy, "bool")
-        if self.value is torch.as_tensor and args:
-            node = number_node(realized(args[0]))
-            if node is not None and handlers.is_marked(node):  # then both make a new tensor
-                self = TorchInGraphFunctionVariable(torch._refs.tensor)  # as Dynamo has it
-        return theirs(self, tx, args, kwargs)
+        asks = self.value in _OF_NUMBERS and len(args) == 1 and not kwargs
+        if not asks and not (self.value is torch.as_tensor and args):
+            return theirs(self, tx, args, kwargs)
+        number = realized(args[0])
+        node = number_node(number)
+        if node is None or not handlers.is_marked(node):
+            return theirs(self, tx, args, kwargs)
+        if not asks:  # both make a new tensor
+            self = TorchInGraphFunctionVariable(torch._refs.tensor)  # as Dynamo has it
+            return theirs(self, tx, args, kwargs)
+        proxy = tx.output.create_proxy("call_function", self.value, (number.as_proxy(),), {})
+        handlers.is_unknown(tx, proxy.node)
+        return unknown_number(tx, proxy, "bool")
 
     patches.put(TorchInGraphFunctionVariable, "call_function", call_function)
-
-
-def _hook_pruning(patches: Patches, handlers: NumberHandlers) -> None:
-    """Tell of a complete graph of which Dynamo is about to drop the numbers that nothing uses.
-
-    It does so where it puts in its checks of sizes; what comes first is the search for equal calls.
-    """
-    from torch._dynamo.output_graph import OutputGraph
-
-    def dedup_pass(theirs: Theirs, self: Any) -> Any:
-        handlers.before_pruning(self)
-        return theirs(self)
-
-    patches.put(OutputGraph, "dedup_pass", dedup_pass)

@@ -1,17 +1,29 @@
 """Allow fake tensors with sizes that are known only when the graph runs.
 
-Run on torch 2.11 to 2.15.
+Find out as well which unknown size or number an error is about. Run on torch 2.11 to 2.15.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch._dynamo import utils
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.tensor import SymNodeVariable
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    PendingUnbackedSymbolNotFound,
+    ShapeEnv,
+    free_unbacked_symbols,
+)
 
+from fusepass.torch_private.dynamo.compile_state import is_internal_file
+from fusepass.torch_private.dynamo.stack import current_translator, is_unused, node_of
 from fusepass.torch_private.patches import Patches
 
 
@@ -19,18 +31,13 @@ from fusepass.torch_private.patches import Patches
 def data_sizes(translator: Any) -> Iterator[None]:
     """Inside, ``x[mask]`` gives a tensor of unknown size instead of a graph break."""
     shapes = translator.fake_mode.shape_env
-    settings = shapes.settings
-    shapes.settings = dataclasses.replace(settings, allow_dynamic_output_shape_ops=True)
-    try:
+    allowing = dataclasses.replace(shapes.settings, allow_dynamic_output_shape_ops=True)
+    with Patches() as patches:
+        patches.set(shapes, "settings", allowing)
         yield
-    finally:
-        shapes.settings = settings
 
 
-SizeHandler = Callable[[Any, Any], bool]
-
-
-def hook_sizes(patches: Patches, on_size: SizeHandler) -> None:
+def hook_sizes(patches: Patches, on_size: Callable[[Any, Any], bool]) -> None:
     """Put a handler in front of operations whose result has a size that only the data know.
 
     Args:
@@ -39,19 +46,12 @@ def hook_sizes(patches: Patches, on_size: SizeHandler) -> None:
             and the call just recorded; says whether it may give such a tensor instead of a graph
             break.
     """
-    from torch._dynamo.symbolic_convert import InstructionTranslator
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
     original: Any = ShapeEnv.allow_dynamic_output_shape_ops
 
     def allowed(self: Any) -> bool:
         if original.fget(self):
             return True
-        try:
-            root = InstructionTranslator.current_tx()
-        except AttributeError:  # nothing is being traced
-            return False
-        output = getattr(root, "output", None)
+        output = getattr(current_translator(), "output", None)
         if output is None or output.shape_env is not self:
             return False
         if output.current_tracer is not output.root_tracer:
@@ -71,8 +71,6 @@ def sizes_bound(meta: dict[str, Any]) -> frozenset[Any]:
 
 def unknown_sizes(value: Any) -> frozenset[Any]:
     """The unknown sizes and numbers in a fake tensor, or in a number."""
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-
     if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
         return frozenset(free_unbacked_symbols(value))
     return frozenset()
@@ -96,8 +94,6 @@ def linear_size(value: Any) -> tuple[Any, int, int] | None:
 
 def sizes_from_data(fake: torch.Tensor) -> list[int]:
     """The dimensions of a fake tensor whose size depends on data."""
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-
     return [dim for dim, size in enumerate(fake.shape) if free_unbacked_symbols(size)]
 
 
@@ -123,13 +119,7 @@ def forget_count(mask: torch.Tensor, sizes: frozenset[Any]) -> None:
 def forget_sizes(
     translator: Any, sizes: Iterable[Any], metas: Iterable[dict[str, Any]] = ()
 ) -> None:
-    """Drop what is to be checked about unknown sizes that nothing in the graph uses any more.
-
-    Args:
-        translator: Dynamo's translator.
-        sizes: the symbols.
-        metas: meta data of nodes still in the graph that introduce them.
-    """
+    """Drop what is to be checked about unknown sizes that nothing in the graph uses any more."""
     shapes = translator.fake_mode.shape_env
     for size in sizes:
         checks = shapes.deferred_runtime_asserts.pop(size, [])
@@ -141,8 +131,6 @@ def forget_sizes(
 
 def asked_symbols(error: BaseException) -> frozenset[Any]:
     """The unknown sizes and numbers an error is about, if it or what caused it says so."""
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
     for link in _causes(error):
         if isinstance(link, GuardOnDataDependentSymNode):
             return frozenset(getattr(getattr(link, "cond", None), "free_symbols", ()))
@@ -151,20 +139,13 @@ def asked_symbols(error: BaseException) -> frozenset[Any]:
 
 def asked_by_operation(error: BaseException) -> bool:
     """Whether it was an operation on tensors, or ``range``, that asked for a value."""
-    from torch._dynamo import utils
-
     if gives_unknown_sizes(error):
         return True
-    found = []
-    for link in _causes(error):
-        frame = link.__traceback__
-        while frame is not None:
-            found.append(frame.tb_frame)
-            frame = frame.tb_next
     calls = utils.run_node.__code__
+    frames = (f for link in _causes(error) for f, _ in traceback.walk_tb(link.__traceback__))
     return any(
         one.f_code.co_name == "call_range" or (one.f_code is calls and not _is_of_numbers(one))
-        for one in found
+        for one in frames
     )
 
 
@@ -178,8 +159,6 @@ def _is_of_numbers(call: Any) -> bool:
 
 def gives_unknown_sizes(error: BaseException) -> bool:
     """Whether the last call traced fails because sizes of what it gives cannot be known."""
-    from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound
-
     return any(isinstance(link, PendingUnbackedSymbolNotFound) for link in _causes(error))
 
 
@@ -191,3 +170,46 @@ def _causes(error: BaseException) -> list[BaseException]:
         found.append(link)
         link = link.__cause__ or link.__context__
     return found
+
+
+def has_unknown_in_hand(translator: Any, error: BaseException) -> bool:
+    """Whether an error may be about a number or a size that is not known while tracing.
+
+    Dynamo's functions between the instruction and the error hold what it is about as their
+    variables. Python code of its own, which stands for a builtin, is traced: it has locals.
+    """
+    found: list[Any] = []
+
+    def look(value: Any) -> None:
+        if not is_unused(value) and _is_unknown(value):
+            found.append(value)
+
+    cache: dict[int, Any] = {}
+    for values in (*_of_functions(error), *_of_own_code(translator)):
+        for value in values:
+            if isinstance(value, (VariableTracker, list, tuple, dict)):
+                VariableTracker.visit(look, value, cache)
+            if found:
+                return True
+    return False
+
+
+def _is_unknown(value: Any) -> bool:
+    if isinstance(value, SymNodeVariable):
+        return bool(free_unbacked_symbols(value.sym_num))
+    node = node_of(value)
+    held = None if node is None else node.meta.get("example_value")
+    return bool(free_unbacked_symbols(tuple(getattr(held, "shape", ()))))
+
+
+def _of_functions(error: BaseException) -> list[list[Any]]:
+    """The variables of Dynamo's functions behind the instruction that raised."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    steps = [at for at, one in enumerate(frames) if one.f_code.co_name == "step"]
+    return [list(one.f_locals.values()) for one in frames[steps[-1] + 1 if steps else 0 :]]
+
+
+def _of_own_code(translator: Any) -> Iterator[list[Any]]:
+    while translator is not None and is_internal_file(translator.f_code.co_filename):
+        yield list(translator.symbolic_locals.values())
+        translator = translator.parent

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._dynamo import exc
 
-from fusepass.torch_private.dynamo.errors.error_text import Said, place_of, python_error, said
+from fusepass.torch_private.dynamo.errors.stop_reasons import Said, place_of, python_error, said
 
 TEXT = """\
 Dynamic shape operator

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fusepass import last_report
 from tests.capture.mutation.test_saved_by_arms import SIGNS, Program, outcome
-from tests.capture.mutation.test_written_behind import stop, treatments
+from tests.capture.mutation.test_saved_by_arms_behind import stop, treatments
 
 
 def by_itself(x: Tensor, state: Tensor) -> Tensor:
