@@ -60,7 +60,6 @@ from fusepass.torch_private.dynamo import (
     hooks,
     identity,
     print_calls,
-    recorded_calls,
     saved_tensors,
     side_effects,
 )
@@ -136,7 +135,7 @@ def _put_hooks(*, capture: bool) -> Callable[[], None]:
             calls.hook_questions(patches, identity_queries.on_identity_query)
             print_calls.hook_speech(patches, print_hooks.on_speech)
             unbacked_sizes.hook_sizes(patches, mask_hooks.on_size)
-            recorded_calls.hook_recorded(patches, _on_recorded)
+            error_hooks.hook_recorded(patches, _on_recorded)
         hooks.hook_graphs(patches, settle_graph)
         hooks.hook_breaks(patches, _on_break)
         if capture:

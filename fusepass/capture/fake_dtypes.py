@@ -20,7 +20,7 @@ from fusepass.errors import DtypeOfTrace
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report import warn_once
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.recorded_calls import break_or_skip
+from fusepass.torch_private.dynamo.errors.error_hooks import break_or_skip
 
 _WHAT = "torch.compile assumes another dtype for a result than eager mode gives it"
 _HINTS = ["Give both tensors the same dtype: `torch.normal(mean, deviation.to(mean.dtype))`."]

@@ -14,8 +14,7 @@ from fusepass.capture.branch.attribute_merge import merge_attributes
 from fusepass.capture.branch.custom_functions import mark_total_functions
 from fusepass.capture.branch.merge import Outputs, Results, merge, merge_locals, settle
 from fusepass.capture.branch.snapshot import Arm, Bindings, enter_blocks, restore_iterators
-from fusepass.capture.bytecode.control_flow import EXIT
-from fusepass.capture.bytecode.liveness import live_names
+from fusepass.capture.bytecode.control_flow import EXIT, live_names
 from fusepass.capture.effects.raise_operands import nodes_of
 from fusepass.capture.frame_state import BranchSite, Frame
 from fusepass.capture.masks.masked_store import lower_masked_stores

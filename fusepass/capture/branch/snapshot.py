@@ -12,8 +12,8 @@ from torch import fx
 from fusepass.capture.branch.attribute_merge import AttributeWrites
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
+from fusepass.torch_private.dynamo.containers import iterator_states, set_iterator_state
 from fusepass.torch_private.dynamo.errors.raising import can_be_left_twice, with_blocks
-from fusepass.torch_private.dynamo.iterators import iterator_states, set_iterator_state
 from fusepass.torch_private.dynamo.source_lines import tell_line
 from fusepass.torch_private.dynamo.stack import is_existing_mutation
 

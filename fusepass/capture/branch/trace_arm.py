@@ -34,8 +34,8 @@ from fusepass.graph.safety.tensor_kinds import special_or_transformed_reason
 from fusepass.report.decision import Reason
 from fusepass.report.user_code import is_torchs_file
 from fusepass.torch_private.dynamo.compile_state import input_count
+from fusepass.torch_private.dynamo.containers import iterator_states
 from fusepass.torch_private.dynamo.errors.stop_reasons import python_error, why_stopped
-from fusepass.torch_private.dynamo.iterators import iterator_states
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import asked_symbols, data_sizes
 from fusepass.torch_private.dynamo.side_effects import what_was_done
 from fusepass.torch_private.dynamo.stack import (

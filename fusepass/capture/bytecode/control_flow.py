@@ -1,23 +1,29 @@
-"""Build the control-flow graph of bytecode, and find the join of a jump.
+"""Find the join of a jump, and the local names that may be read after an instruction.
 
 The join of a jump is its immediate post-dominator: the first instruction every path from the jump
 must pass. Paths that end in ``raise`` are left out, so a guard that only raises does not hide the
 join; an arm with no other path is recognised as raising. Post-dominators are the immediate
 dominators of the reversed graph (Cooper, Harvey and Kennedy, "A simple, fast dominance algorithm",
 as implemented by networkx).
+
+Live names are found by classic backward data flow: live-in = reads + (live-out − writes), to a
+fixed point. That is exact for straight-line rebinding (a name written before it is read again is
+dead), where Dynamo's own ``livevars_analysis`` errs towards live: a branch inside which a scratch
+name is bound would be refused for it.
 """
 
 from __future__ import annotations
 
+import dis
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import Any, TypeVar
 
 import networkx as nx
 
-from fusepass.capture.bytecode.instructions import RETURNS, successors
+from fusepass.capture.bytecode.instructions import RETURNS, names_of, successors
 
 _TESTS = ("IF_TRUE", "IF_FALSE")
 _STATEMENTS = ("STORE_", "DELETE_", "POP_TOP", "LIST_", "SET_", "DICT_", "MAP_", "YIELD", "SEND")
@@ -50,17 +56,32 @@ class Region:
         return self.block[index] not in self.returns
 
 
-_cache: weakref.WeakKeyDictionary[CodeType, tuple[int, Region]] = weakref.WeakKeyDictionary()
+Found = TypeVar("Found")
+_caches: weakref.WeakKeyDictionary[CodeType, dict[Any, tuple[int, Any]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _found(
+    analysis: Callable[[Sequence[Any]], Found], code: CodeType, instructions: Sequence[Any]
+) -> Found:
+    """The facts about a code object as Dynamo holds it, cached while the code object lives."""
+    cache = _caches.setdefault(code, {})
+    count, found = cache.get(analysis, (-1, None))
+    if count != len(instructions):
+        found = analysis(instructions)
+        cache[analysis] = len(instructions), found
+    return found  # type: ignore[return-value]
 
 
 def region_of(code: CodeType, instructions: Sequence[Any]) -> Region:
-    """The region facts of a code object as Dynamo holds it (cached while the code object lives)."""
-    cached = _cache.get(code)
-    if cached is not None and cached[0] == len(instructions):
-        return cached[1]
-    region = analyse(instructions)
-    _cache[code] = (len(instructions), region)
-    return region
+    """The region facts of a code object."""
+    return _found(analyse, code, instructions)
+
+
+def live_names(code: CodeType, instructions: Sequence[Any], index: int) -> frozenset[str]:
+    """Names of locals and cells that may be read at or after instruction ``index``."""
+    return _found(live_sets, code, instructions)[index]
 
 
 def analyse(instructions: Sequence[Any]) -> Region:
@@ -122,3 +143,34 @@ def _is_test(instruction: Any) -> bool:
     """Whether an instruction pops a value and jumps by its truth."""
     name = instruction.opname
     return bool(name.startswith("POP_JUMP") and name.endswith(_TESTS))
+
+
+_LOCAL = frozenset(dis.haslocal)
+_FREE = frozenset(dis.hasfree)
+
+
+def live_sets(instructions: Sequence[Any]) -> list[frozenset[str]]:
+    """Live-in set of every instruction."""
+    live: list[frozenset[str]] = [frozenset()] * len(instructions)
+    leads = [[at for at in found if at is not None] for found in successors(instructions)]
+    effects = [_reads_and_writes(inst) for inst in instructions]
+    changed = True
+    while changed:
+        changed = False
+        for i in range(len(instructions) - 1, -1, -1):
+            out = frozenset().union(*(live[s] for s in leads[i]))
+            reads, writes = effects[i]
+            now = reads | (out - writes)
+            if now != live[i]:
+                live[i] = now
+                changed = True
+    return live
+
+
+def _reads_and_writes(inst: Any) -> tuple[frozenset[str], frozenset[str]]:
+    if inst.opcode not in _LOCAL and inst.opcode not in _FREE:
+        return frozenset(), frozenset()
+    name_set = frozenset(n for n in names_of(inst) if isinstance(n, str))
+    if inst.opname.startswith("STORE") and "LOAD" not in inst.opname:
+        return frozenset(), name_set
+    return name_set, frozenset()

@@ -3,7 +3,7 @@
 What a compiled graph raises, and what is raised after it, comes where no ``except``, ``finally`` or
 with-block of the traced frames is active any more. So every handler around the place, in the frame
 and in those that called it, must be one the exception passes without a trace: ``except`` clauses of
-other classes or that only raise it again, with-blocks that do nothing about it (with_blocks.py),
+other classes or that only raise it again, with-blocks that do nothing about it,
 what the compiler of Python adds, and what torch does to tidy up its own state.
 """
 
@@ -14,14 +14,16 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from fusepass.capture.bytecode.instructions import LOADS_GLOBAL, handler_of
-from fusepass.capture.bytecode.with_blocks import manager_around
+from fusepass.capture.bytecode.caller import callee_of
+from fusepass.capture.bytecode.instructions import LOADS_GLOBAL, LOADS_LOCAL, SKIPPED, handler_of
 from fusepass.capture.frame_state import Frame
 from fusepass.graph.safety.failures import AnyException
 from fusepass.report.user_code import is_torchs_file
 from fusepass.torch_private.dynamo.eager_frames import WrittenFrame, eager_frames, written
 from fusepass.torch_private.dynamo.errors.raising import (
+    context_of,
     frames_outwards,
+    manager_of,
     named_value,
     unknown_context,
 )
@@ -247,3 +249,63 @@ def _line(code: list[Any]) -> str:
     lines = (getattr(getattr(i, "positions", None), "lineno", None) for i in code)
     line = next((n for n in lines if n), None)
     return "" if line is None else f" (line {line})"
+
+
+_LOCALS = (*LOADS_LOCAL, "LOAD_DEREF", "LOAD_CLOSURE")
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+
+
+def manager_around(frame: Any, entry: Any) -> Any:
+    """The context manager of a with-block, whose entry of the exception table is given."""
+    if isinstance(frame, WrittenFrame):
+        return _written_manager(frame, entry)
+    context = context_of(frame, entry)
+    if context is None or hasattr(context, "cm_obj"):
+        return None if context is None else manager_of(frame, context)
+    return contextlib.nullcontext  # all others are torch's, and put its own state back
+
+
+def _written_manager(frame: WrittenFrame, entry: Any) -> Any:
+    """The context manager of a with-block, by its expression.
+
+    ``with name.attribute:`` and ``with name.attribute(…):`` are looked up; None for anything else.
+    """
+    steps = frame.instructions
+    starts = (
+        index
+        for index, step in enumerate(steps[:-1])
+        if step.opname == "BEFORE_WITH"
+        and getattr(steps[index + 1].exn_tab_entry, "target", None) is entry.target
+    )
+    start = next(starts, None)
+    if start is None:
+        return None
+    before = start - 1
+    while before >= 0 and steps[before].opname in (*SKIPPED, "PUSH_NULL"):
+        before -= 1
+    called = steps[before].opname.startswith("CALL")
+    if called:
+        loaded = callee_of(steps, before)
+        if loaded is None:
+            return None
+        before = frame.indexof[loaded]
+    chain: list[Any] = []
+    while steps[before].opname in _ATTRIBUTES:
+        chain.insert(0, steps[before])
+        before -= 1
+    value = _value(frame, steps[before], chain)
+    if isinstance(value, contextlib._GeneratorContextManager):
+        value, called = value.func, True
+    made = getattr(value, "__wrapped__", value)  # what @contextmanager was put on
+    if called and isinstance(made, types.FunctionType):
+        return made.__code__, made.__globals__
+    return value if called else None if value is None else type(value)
+
+
+def _value(frame: WrittenFrame, load: Any, attributes: list[Any]) -> Any:
+    if load.opname in LOADS_GLOBAL:
+        return named_value(frame, [load, *attributes])
+    found = frame.f_locals.get(load.argval) if load.opname in _LOCALS else None
+    for attribute in attributes:
+        found = getattr(found, "__dict__", {}).get(attribute.argval)
+    return found

@@ -35,8 +35,8 @@ from fusepass.torch_private.dynamo.eager_frames import (
     eager_frames,
     frames_with_handlers,
 )
+from fusepass.torch_private.dynamo.errors.error_hooks import break_or_skip, goes_on
 from fusepass.torch_private.dynamo.guards import guard_on
-from fusepass.torch_private.dynamo.recorded_calls import break_or_skip, goes_on
 from fusepass.torch_private.versions import capture_supported
 
 WHAT = "An operation may fail where the program would handle the error"

@@ -24,7 +24,7 @@ from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety.totality import POINTWISE
-from fusepass.torch_private.dynamo.iterators import ROW
+from fusepass.torch_private.dynamo.containers import ROW
 
 _APART = frozenset("hardshrink softshrink".split())
 # What tracing has, and what eager has, on the CPU.

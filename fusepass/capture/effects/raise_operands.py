@@ -25,7 +25,7 @@ from fusepass.graph.dataflow.effects import is_random, is_state_change, written_
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name, tensor_value
-from fusepass.torch_private.dynamo.iterators import ROW
+from fusepass.torch_private.dynamo.containers import ROW
 
 _MAX_AGAIN = 64  # longer computations are not repeated for a message
 

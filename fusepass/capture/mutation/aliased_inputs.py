@@ -26,7 +26,7 @@ from fusepass.graph.dataflow.writes import memory_written, replaced_memory_reaso
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.graph_rule_driver import innermost_first
-from fusepass.torch_private.dynamo.frame_inputs import Given, tensors_given, written_only_as_data
+from fusepass.torch_private.dynamo.frame_end import Given, tensors_given, written_only_as_data
 from fusepass.torch_private.dynamo.guards import GuardOnTensors, guard_on_tensors
 
 # More tensors of modules and optimizers than these are not asked about among themselves in later

@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.bytecode.held_values import NULL, Held, Values
-from fusepass.capture.bytecode.writes_behind import memory_written
+from fusepass.capture.bytecode.writes_behind import NULL, Held, Values, memory_written
 from fusepass.capture.frame_state import Frame
 from fusepass.capture.mutation.aliased_inputs import written_back
 from fusepass.capture.nodes.select_node import BRANCH, Branch, select, sites_around
@@ -38,11 +37,13 @@ from fusepass.torch_private.dynamo.frame_end import (
     begins_with_gradients,
     breaks_here,
     code_as_written,
+    held_storages,
     pending_attribute,
+    storage_of,
+    tensors_given,
     tracked,
     tracked_local,
 )
-from fusepass.torch_private.dynamo.frame_inputs import held_storages, storage_of, tensors_given
 from fusepass.torch_private.dynamo.guards import guard_on
 
 Lost = dict[int, tuple[Reason, str]]  # sites that cannot stay captured, each with the reason

@@ -16,12 +16,14 @@ from torch import fx
 
 from fusepass.capture.scalars.call_rewriter import Use, inside
 from fusepass.capture.scalars.eager_trial import refuse_kinds
-from fusepass.capture.scalars.rewrite_fills import clamp, fill, full, setitem, tensor, where
 from fusepass.capture.scalars.rewrite_pointwise import (
     FUNCTIONS,
     REVERSED,
     alpha,
+    clamp,
+    fill,
     float_power,
+    full,
     isin,
     leaky_relu,
     lerp,
@@ -29,6 +31,9 @@ from fusepass.capture.scalars.rewrite_pointwise import (
     pointwise,
     power,
     scaled_product,
+    setitem,
+    tensor,
+    where,
 )
 from fusepass.capture.scalars.scalar import ScalarTensor, Unfit, kind_of
 from fusepass.graph.dataflow.node_recorder import NodeRecorder

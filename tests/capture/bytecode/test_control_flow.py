@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fusepass.capture.bytecode.control_flow import EXIT, analyse
-from fusepass.capture.bytecode.liveness import analyse as analyse_liveness
+from fusepass.capture.bytecode.control_flow import live_sets as analyse_liveness
 
 
 def instructions_of(function: Any) -> list[SimpleNamespace]:

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fusepass.capture.bytecode.held_values import Held, Values
-from fusepass.capture.bytecode.writes_behind import memory_written
+from fusepass.capture.bytecode.writes_behind import Held, Values, memory_written
 from fusepass.torch_private.dynamo.eager_frames import written
 
 F = nn.functional
