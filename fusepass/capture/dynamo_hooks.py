@@ -28,6 +28,7 @@ from fusepass.capture.bytecode.control_flow import region_of
 from fusepass.capture.effects import print_hooks, print_operands
 from fusepass.capture.frame_state import (
     Frame,
+    Place,
     any_frame_of,
     frame_of,
     is_frozen,
@@ -37,7 +38,6 @@ from fusepass.capture.frame_state import (
 from fusepass.capture.graph_checks import settle_graph
 from fusepass.capture.masks import mask_hooks
 from fusepass.capture.mutation.saved_by_arms import FAILS
-from fusepass.capture.place import Place
 from fusepass.capture.refusal import ArmStops, Refusal, refusal_after
 from fusepass.capture.restarts import (
     keep_branch,

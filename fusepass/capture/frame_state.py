@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import fx
 
 from fusepass.capture.effects.listener_guard import ListenerCheck
 from fusepass.capture.grad_tracking import UntrackedTensors
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch
-from fusepass.capture.place import Instruction, Place
 from fusepass.errors import FusepassError
 from fusepass.options import Options
-from fusepass.report.decision import Decision
+from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite.option_scope import resolve_checked
 from fusepass.torch_private.dynamo.compile_state import (
     compile_wrapper_arguments,
@@ -24,6 +24,38 @@ from fusepass.torch_private.dynamo.compile_state import (
     transparent,
 )
 from fusepass.torch_private.dynamo.hooks import Attempts, was_emptied
+
+Instruction = tuple[Any, int]  # code object and index
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place where the program asks for something that capture may let into the graph.
+
+    Attributes:
+        rule: that decides about it, by its name in the report.
+        instruction: the same when the frame starts again.
+        position: in the source, the same in resumed functions.
+        file, line: for the report.
+        dtype: of the tensor, where a number is read from one.
+    """
+
+    rule: str
+    instruction: Instruction
+    position: tuple[Any, ...]
+    file: str
+    line: int
+    dtype: torch.dtype | None = None
+
+    @property
+    def everywhere(self) -> tuple[Any, ...]:
+        """The key of the place in every frame."""
+        return self.rule, self.position, self.dtype
+
+    def decided(self, outcome: Outcome, code: Reason, text: str, treatment: str) -> Decision:
+        """The decision about the place, for the report."""
+        where = self.file, self.line
+        return Decision(Station.CAPTURE, self.rule, outcome, code, text, treatment, *where)
 
 
 @dataclass
@@ -213,7 +245,7 @@ def is_frozen(output_graph: Any) -> bool:
 
 def is_ours(output_graph: Any) -> bool:
     """Whether a frame is compiled for fusepass, whatever its options."""
-    return _leads_here(list(compiler_chain(output_graph.compiler_fn)))
+    return any(map(_is_ours, compiler_chain(output_graph.compiler_fn)))
 
 
 def recognise(backend: Any) -> None:
@@ -225,10 +257,6 @@ def _is_ours(link: Any) -> bool:
     return any(link is backend for backend in _OURS)
 
 
-def _leads_here(chain: list[Any]) -> bool:
-    return any(_is_ours(link) for link in chain)
-
-
 def new_frame(compiler: Any) -> Frame | None:
     """State for a frame that a callback of Dynamo's compiles; None if it is not for fusepass.
 
@@ -236,7 +264,7 @@ def new_frame(compiler: Any) -> Frame | None:
         FusepassError: the options given to torch.compile are not valid.
     """
     chain = list(compiler_chain(compiler))
-    if not _leads_here(chain):
+    if not any(map(_is_ours, chain)):
         return None
     mode: str | None = None
     given: dict[str, Any] = {}

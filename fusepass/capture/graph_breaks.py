@@ -157,19 +157,19 @@ def _why(translator: Any, reason: str) -> _Why:
         text = f"{display_name(name)} reads a number from a tensor"
         if name.startswith("wrapped_"):
             text = f"Python reads a number that {display_name(name)} gives or takes: {_NUMPY}"
-        return Reason.PYTHON_VALUE, _join_reason(text, _READS, name)
+        return Reason.PYTHON_VALUE, _join_reason(text, _READS.get(name))
     if kind.startswith("Dynamic shape operator"):
         name = _operation(translator, reason)
         text = f"the size of what {display_name(name)} gives depends on data"
-        return Reason.SIZE, _join_reason(text, _SIZES, name)
+        return Reason.SIZE, _join_reason(text, _SIZES.get(name))
     for start, why in _TEXTS.items():
         if kind.startswith(start):
             return why
     return Reason.UNTRACEABLE, why_broken(reason)
 
 
-def _join_reason(text: str, instead: dict[str, str], name: str) -> str:
-    return f"{text}: {instead[name]}" if name in instead else text
+def _join_reason(text: str, instead: str | None) -> str:
+    return text if instead is None else f"{text}: {instead}"
 
 
 def _operation(translator: Any, reason: str) -> str:

@@ -20,7 +20,7 @@ from fusepass.capture.effects import print_legality, raise_legality
 from fusepass.capture.effects.lowering import lower_effects
 from fusepass.capture.effects.runtime import Events
 from fusepass.capture.error_recovery import restart_if_violated
-from fusepass.capture.frame_state import Frame, any_frame_of
+from fusepass.capture.frame_state import Frame, Place, any_frame_of
 from fusepass.capture.masks.mask_hooks import settle_masks
 from fusepass.capture.mutation.aliased_inputs import settle_sharing
 from fusepass.capture.mutation.saved_by_arms import (
@@ -29,7 +29,6 @@ from fusepass.capture.mutation.saved_by_arms import (
     written_after_saved,
     written_behind,
 )
-from fusepass.capture.place import Place
 from fusepass.capture.refusal import Refusal, fault
 from fusepass.capture.restarts import (
     restart_leaving,

@@ -2,7 +2,7 @@
 
 ``torch._assert`` tests and raises like the ``assert`` statement it wraps, and is traced as one;
 so are ``torch._check`` and its kin where they ask for numbers that are not read. What torch asks of
-a number while it is traced (statically_known.py) hides one, too.
+a number while it is traced (object_identity.py) hides one, too.
 ``equal`` and ``allclose`` read a number back; where it is only tested, the comparison of all
 elements stays the 0-d tensor it is on the device. Extrema raise where there is nothing
 (empty_selection.py), variances warn where there is too little (variance_warning.py).
@@ -23,8 +23,8 @@ from fusepass.capture.masks.lowering_state import SPREADS
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.deferred_items import FROM_ITEM
 from fusepass.capture.scalars.item_hooks import is_only_tested
+from fusepass.capture.scalars.object_identity import answered
 from fusepass.capture.scalars.scalar import kind_of
-from fusepass.capture.scalars.statically_known import answered
 from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason

@@ -61,17 +61,12 @@ def refusal_after(error: Exception, what: str, where: tuple[str, int]) -> Refusa
         return Refusal(*fault(error, *where))
     if isinstance(error, unsupported_errors()):
         return Refusal(Reason.UNTRACEABLE, f"{what} cannot be traced: {why_stopped(error)}")
-    if fails_on_fakes(error):
-        why = "a size is not known" if gives_unknown_sizes(error) else error_in_short(error)
+    why = error_in_short(error)
+    if fails_on_fakes(error) or isinstance(error, users_errors()):
+        why = "a size is not known" if gives_unknown_sizes(error) else why
         return Refusal(Reason.UNTRACEABLE, f"{what} fails when it is traced ({why})")
-    if isinstance(error, users_errors()):
-        return Refusal(
-            Reason.UNTRACEABLE, f"{what} fails when it is traced ({error_in_short(error)})"
-        )
     if isinstance(error, AttributeError) and error.name == "__name__":  # `exit`, in Dynamo
-        return Refusal(
-            Reason.UNTRACEABLE, f"{what} calls something without a name ({error_in_short(error)})"
-        )
+        return Refusal(Reason.UNTRACEABLE, f"{what} calls something without a name ({why})")
     return Refusal(*fault(error, *where))
 
 

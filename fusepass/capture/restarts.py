@@ -14,8 +14,7 @@ from typing import NoReturn, TypeVar
 
 from torch import fx
 
-from fusepass.capture.frame_state import PLAIN, BranchSite, Frame
-from fusepass.capture.place import Instruction, Place
+from fusepass.capture.frame_state import PLAIN, BranchSite, Frame, Instruction, Place
 from fusepass.report import log
 from fusepass.report.decision import Outcome, Reason
 from fusepass.torch_private.dynamo.hooks import Attempts

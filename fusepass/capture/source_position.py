@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fusepass.capture.frame_state import any_frame_of
-from fusepass.capture.place import Place
+from fusepass.capture.frame_state import Place, any_frame_of
 from fusepass.report import log
 from fusepass.report.user_code import defines_modules, is_torchs_file, is_users_file
 from fusepass.torch_private.dynamo.compile_state import is_entrance, is_internal_file
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards
+from fusepass.torch_private.dynamo.frame_end import line_of
 from fusepass.torch_private.dynamo.print_calls import function_name
-from fusepass.torch_private.dynamo.source_lines import line_of
 
 
 def here(translator: Any, rule: str, dtype: torch.dtype | None = None) -> Place:

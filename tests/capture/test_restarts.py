@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, fx
 
 import fusepass
-from fusepass.capture.frame_state import BranchSite, Frame
+from fusepass.capture.frame_state import BranchSite, Frame, Place
 from fusepass.capture.nodes.select_node import Branch
-from fusepass.capture.place import Place
 from fusepass.capture.restarts import (
     is_kept,
     restart_plain,

@@ -41,7 +41,7 @@ from fusepass.torch_private.dynamo.errors.raising import (
     random_call_count,
 )
 from fusepass.torch_private.dynamo.errors.stop_reasons import python_error, why_stopped
-from fusepass.torch_private.dynamo.source_lines import line_of
+from fusepass.torch_private.dynamo.frame_end import line_of
 from fusepass.torch_private.dynamo.stack import (
     constant_of,
     observed_exceptions,

@@ -14,7 +14,7 @@ from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.containers import iterator_states, set_iterator_state
 from fusepass.torch_private.dynamo.errors.raising import can_be_left_twice, with_blocks
-from fusepass.torch_private.dynamo.source_lines import tell_line
+from fusepass.torch_private.dynamo.frame_end import tell_line
 from fusepass.torch_private.dynamo.stack import is_existing_mutation
 
 BLOCKS = ("block_stack", "active_generic_context_managers")  # with-blocks, in two lists

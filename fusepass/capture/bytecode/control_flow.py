@@ -71,7 +71,7 @@ def _found(
     if count != len(instructions):
         found = analysis(instructions)
         cache[analysis] = len(instructions), found
-    return found  # type: ignore[return-value]
+    return found  # type: ignore[no-any-return]
 
 
 def region_of(code: CodeType, instructions: Sequence[Any]) -> Region:

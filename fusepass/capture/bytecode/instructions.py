@@ -44,7 +44,7 @@ def successors(instructions: Sequence[Any]) -> list[tuple[int | None, int | None
     ]
 
 
-def names_of(instruction: Any) -> tuple[str, ...]:
+def names_of(instruction: Any) -> tuple[Any, ...]:
     """The names in an instruction; Python 3.13 joins two that follow each other."""
     named = instruction.argval
     return named if isinstance(named, tuple) else (named,)

@@ -27,7 +27,6 @@ from fusepass.capture.restarts import keep, why_kept
 from fusepass.capture.source_position import here, location, position
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.torch_private.dynamo import calls
 from fusepass.torch_private.dynamo.errors.raising import (
     changed_settings,
     frames_outwards,
@@ -38,6 +37,7 @@ from fusepass.torch_private.dynamo.errors.raising import (
 )
 from fusepass.torch_private.dynamo.print_calls import known_logger, pin_level
 from fusepass.torch_private.dynamo.stack import (
+    constant,
     constant_of,
     is_any_tensor,
     is_generator_frame,
@@ -77,7 +77,7 @@ def on_speech(
         where = location(translator, translator.current_instruction)
         why = refusal_after(error, "an argument", where)
     else:
-        return calls.constant(None)
+        return constant(None)
     if frame.in_message or frame.arms:
         raise why
     keep(frame, here(translator, "print"), why.code, why.text)
@@ -101,7 +101,7 @@ def _about_logger(translator: Any, frame: Frame, speaker: Any, args: list[Any]) 
     changed = changed_settings(translator) is not None
     if changed or not plain or not pin_level(speaker.logger, speaker.source):
         return None
-    return calls.constant(speaker.logger.isEnabledFor(*(value for _, value in given)))
+    return constant(speaker.logger.isEnabledFor(*(value for _, value in given)))
 
 
 def _note_kept(translator: Any, frame: Frame, speaker: Any, args: list[Any]) -> None:

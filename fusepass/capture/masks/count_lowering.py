@@ -17,7 +17,7 @@ from torch import fx
 from fusepass.capture.masks.masked_store import add_call, mask_of
 from fusepass.capture.masks.size_origins import counted
 from fusepass.capture.scalars.lowering import KeptScalar, Number, replace_numbers
-from fusepass.capture.scalars.value_range import Range
+from fusepass.capture.scalars.scalar import Range
 from fusepass.graph.dataflow.node_recorder import replay_modes
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 

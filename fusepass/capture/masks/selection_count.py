@@ -14,7 +14,7 @@ from torch import fx
 
 from fusepass.capture.masks.count_lowering import mask_of_count, max_count_of
 from fusepass.capture.refusal import Refusal
-from fusepass.capture.scalars.value_range import Range
+from fusepass.capture.scalars.scalar import Range
 from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason

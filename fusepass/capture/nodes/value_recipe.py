@@ -28,3 +28,251 @@ from fusepass.torch_private.dynamo.deferred_values import (
 from fusepass.torch_private.dynamo.errors.raising import exception_parts
 from fusepass.torch_private.dynamo.stack import is_any_tensor, number_node, realized
 from fusepass.torch_private.fx.graphs import call_target
+from fusepass.torch_private.fx.tensor_kinds import why_not_plain
+
+_MOST_STEPS = 2000  # of one message; a text added to itself is followed twice
+_MOST_NESTED = 100  # each is a few calls of Python, when it is traced and when it is made
+
+
+@dataclass(frozen=True)
+class KnownValue:
+    """A value known when the program was traced."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class OperandValue:
+    """The tensor or number at a position among the operands of the node."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list of other values."""
+
+    parts: tuple[Recipe, ...]
+
+
+@dataclass(frozen=True)
+class CallValue:
+    """What a function or class makes of other values; a text names a method."""
+
+    function: Any
+    args: tuple[Recipe, ...]
+    kwargs: tuple[tuple[str, Recipe], ...] = ()
+
+
+# How a tensor is looked at: as itself, in a text or an argument; by ``format``, which shows the
+# number of a 0-d tensor; for what it holds; or as an operand of what is computed for the text.
+WHOLE, FORMAT, CONTENTS, OPERAND = "whole", "format", "contents", "operand"
+_NUMBERS = ("item", "tolist", "numpy", int, float, bool, operator.not_)
+_CONTENTS_ONLY = (*_NUMBERS, "numel", "size", "dim", len)
+_AS_THEY_ARE = (str, repr, ascii, "join", tuple, list, dict, operator.mod)
+_ONLY_TEXT = (
+    *(emit.emit_print, str, repr, ascii, format, str.format, "join", tuple, list, dict),
+    *("item", "tolist", int, float, bool),
+)
+Recipe = KnownValue | OperandValue | Items | CallValue
+
+
+def evaluate(recipe: Recipe, operands: Sequence[Any]) -> Any:
+    """Carry out a recipe."""
+    if isinstance(recipe, KnownValue):
+        return recipe.value
+    if isinstance(recipe, OperandValue):
+        return operands[recipe.position]
+    if isinstance(recipe, Items):
+        return [evaluate(part, operands) for part in recipe.parts]
+    args = [evaluate(part, operands) for part in recipe.args]
+    kwargs = {name: evaluate(part, operands) for name, part in recipe.kwargs}
+    return call_target(recipe.function, args, kwargs)
+
+
+def only_text(recipe: Recipe) -> bool:
+    """Whether carrying out a recipe makes nothing but text and numbers of its operands."""
+    if isinstance(recipe, Items):
+        return all(map(only_text, recipe.parts))
+    if not isinstance(recipe, CallValue):
+        return True
+    function = recipe.function
+    plain = isinstance(function, Hashable) and function in _ONLY_TEXT
+    parts = (*recipe.args, *(value for _, value in recipe.kwargs))
+    return plain and all(map(only_text, parts))
+
+
+def operands_printed_alone(recipe: Recipe) -> set[int]:
+    """Operands that are printed as they are and not looked at in any other way."""
+    if not isinstance(recipe, CallValue) or recipe.function is not emit.emit_print:
+        return set()
+    alone = {arg.position for arg in recipe.args if isinstance(arg, OperandValue)}
+    texts = (arg for arg in recipe.args if not isinstance(arg, OperandValue))
+    others: list[Recipe] = [*texts, *(value for _, value in recipe.kwargs)]
+    return alone - set().union(*map(_operands, others))
+
+
+def _operands(recipe: Recipe) -> set[int]:
+    if isinstance(recipe, OperandValue):
+        return {recipe.position}
+    parts: tuple[Recipe, ...] = recipe.parts if isinstance(recipe, Items) else ()
+    if isinstance(recipe, CallValue):
+        parts = (*recipe.args, *(value for _, value in recipe.kwargs))
+    return set().union(*map(_operands, parts))
+
+
+class ValueWriter:
+    """Writes recipes for tracked values and collects the graph nodes they need.
+
+    Args:
+        reason: of the refusal where a value cannot be kept for later.
+
+    Attributes:
+        nodes: the operands, in order, one for each way in which a node is looked at.
+        looks: how each is looked at.
+        begun_before: positions of what is in texts that were put together before the message.
+    """
+
+    def __init__(self, reason: Reason = Reason.RAISES) -> None:
+        self.reason = reason
+        self.nodes: list[fx.Node] = []
+        self.looks: list[str] = []
+        self.begun_before: set[int] = set()
+        self._in_older_text = False
+        self._steps = self._depth = 0
+
+    @property
+    def shows_whole(self) -> set[int]:
+        """Positions of tensors of which more is looked at than what they hold."""
+        return {i for i, look in enumerate(self.looks) if look in (WHOLE, OPERAND)}
+
+    @property
+    def shows_grad(self) -> set[int]:
+        """Positions of tensors whose text shows ``requires_grad`` or ``grad_fn``."""
+        values = {i: tensor_value(self.nodes[i]) for i in self.shows_whole}
+        return {i for i, value in values.items() if value is not None and value.requires_grad}
+
+    def exception(self, raised: Any) -> Recipe:
+        """The recipe of what a ``raise`` statement was given.
+
+        Raises:
+            Refusal: it was not made here, or of something that cannot be kept for later.
+        """
+        parts = exception_parts(raised)
+        if parts is None:
+            raise Refusal(self.reason, "the exception was not made where it is used")
+        kind, args, kwargs = parts
+        return self.call(kind, args, kwargs)
+
+    def value(self, tracked: Any, look: str = WHOLE) -> Recipe:
+        """The recipe of one tracked value.
+
+        Args:
+            tracked: the value.
+            look: how it is looked at.
+
+        Raises:
+            Refusal: it cannot be kept for later.
+        """
+        tracked = realized(tracked)
+        constant, known = constant_or_class(tracked)
+        if constant:
+            return KnownValue(known)
+        if is_any_tensor(tracked):
+            return self._tensor(tracked, look)
+        number = number_node(tracked)
+        if number is not None:
+            return OperandValue(self.position(number, CONTENTS))
+        late = late_parts(tracked)
+        if late is not None:
+            outer = self._in_older_text
+            self._in_older_text = outer or not is_of_this_message(tracked)
+            try:
+                return self.call(*late, look=look)
+            finally:
+                self._in_older_text = outer
+        held = container_items(tracked)
+        if held is None:
+            kind = kind_of(tracked)
+            raise Refusal(self.reason, f"the message needs a value that cannot be kept: {kind}")
+        if look == FORMAT:
+            look = WHOLE
+        if held[0] is dict:
+            pairs = (Items(tuple(self.value(v, look) for v in pair)) for pair in held[1])
+            return CallValue(dict, (Items(tuple(pairs)),))
+        items = Items(tuple(self.value(item, look) for item in held[1]))
+        return items if held[0] is list else CallValue(held[0], (items,))
+
+    def call(
+        self, function: Any, args: Sequence[Any], kwargs: dict[str, Any], *, look: str = WHOLE
+    ) -> Recipe:
+        """The recipe of a call, or of a method named by a text.
+
+        Args:
+            function: what is called.
+            args: tracked values.
+            kwargs: tracked values.
+            look: how the result is looked at.
+
+        Raises:
+            Refusal: an argument cannot be kept for later.
+        """
+        looks: dict[Any, str] = {}
+        look = self._look_at_arguments(function, look)
+        if function is str.format and look == FORMAT:
+            looks = _looks_of_fields(constant_or_class(args[0])[1])
+        self._steps += 1
+        self._depth += 1
+        if self._steps > _MOST_STEPS or self._depth > _MOST_NESTED:
+            raise Refusal(self.reason, "the message is put together in too many steps")
+        made = CallValue(
+            function,
+            tuple(self.value(arg, looks.get(i, look)) for i, arg in enumerate(args)),
+            tuple((name, self.value(arg, looks.get(name, look))) for name, arg in kwargs.items()),
+        )
+        self._depth -= 1
+        return made
+
+    def _look_at_arguments(self, function: Any, look: str) -> str:
+        if look == CONTENTS or function in _CONTENTS_ONLY:
+            return CONTENTS
+        if function in (format, str.format):
+            return FORMAT
+        own_class = isinstance(function, type) and function is not complex
+        return WHOLE if own_class or function in _AS_THEY_ARE else OPERAND
+
+    def _tensor(self, tracked: Any, look: str) -> Recipe:
+        why = why_not_plain(tracked)
+        if why is not None:
+            raise Refusal(self.reason, f"the message needs a tensor that {why}")
+        node = tracked.as_proxy().node
+        value = tensor_value(node)
+        if look == FORMAT:
+            look = CONTENTS if value is not None and value.dim() == 0 else WHOLE
+        return OperandValue(self.position(node, look))
+
+    def position(self, node: fx.Node, look: str) -> int:
+        """Where a node is among the operands; it is added if nothing looks at it like that yet."""
+        held = list(zip(self.nodes, self.looks, strict=True))
+        position = held.index((node, look)) if (node, look) in held else len(held)
+        if position == len(held):
+            self.nodes.append(node)
+            self.looks.append(look)
+        if self._in_older_text:
+            self.begun_before.add(position)
+        return position
+
+
+def _looks_of_fields(text: str) -> dict[Any, str]:
+    """Arguments of ``str.format`` that are shown whole: converted first, or looked into."""
+    looks: dict[Any, str] = {}
+    count = 0
+    for _, name, _, conversion in string.Formatter().parse(text):
+        if name is None:
+            continue
+        field = name or str(count)
+        count += not name
+        if conversion or not field.isalnum():
+            first = field.partition(".")[0].partition("[")[0]
+            looks[int(first) + 1 if first.isdigit() else first] = WHOLE
+    return looks

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.scalars.call_rewriter import Use, inside
-from fusepass.capture.scalars.eager_trial import refuse_kinds
+from fusepass.capture.scalars.call_rewriter import Use, inside, refuse_kinds
 from fusepass.capture.scalars.rewrite_pointwise import (
     FUNCTIONS,
     REVERSED,

@@ -16,9 +16,8 @@ from torch import fx
 from fusepass.capture.bytecode.caller import caller_of
 from fusepass.capture.bytecode.control_flow import region_of
 from fusepass.capture.bytecode.predicate_only_uses import has_only_predicate_uses
-from fusepass.capture.frame_state import Frame, frame_of
+from fusepass.capture.frame_state import Frame, Place, frame_of
 from fusepass.capture.nodes.predicate import as_bool_scalar
-from fusepass.capture.place import Place
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.restarts import is_kept, keep
 from fusepass.capture.scalars.arm_scalars import NUMBER

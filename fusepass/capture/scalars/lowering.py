@@ -17,8 +17,7 @@ import torch
 from torch import fx
 
 from fusepass.capture.scalars import call_table, python_arithmetic
-from fusepass.capture.scalars.scalar import ScalarTensor, Unfit, kind_of
-from fusepass.capture.scalars.value_range import Range, read_from
+from fusepass.capture.scalars.scalar import Range, ScalarTensor, Unfit, kind_of, read_from
 from fusepass.graph.dataflow.memory import memories, memory_of
 from fusepass.graph.dataflow.node_recorder import NodeRecorder
 from fusepass.graph.dataflow.reached import reached

@@ -1,19 +1,32 @@
-"""Answer ``is`` and ``in`` for numbers that are not read yet.
+"""Answer ``is``, ``in`` and torch's questions for numbers that are not read yet.
 
 Whether a truth value is True it says itself; ``n in numbers`` is whether it equals one of them, or
 is the same object. Which object any other number is can only be told when it is known.
+
+``statically_known_true(n == 3)`` and its relatives ask nothing when the program runs: of a number
+in Python it is ``n == 3``. Dynamo answers while it traces, so of a number that nobody has read,
+wrongly. Where the answer of eager is not known, the number is read.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.scalars.item_hooks import on_not
-from fusepass.capture.scalars.needs_value import differs, is_unknown, kinds, restart_knowing
+from fusepass.capture.scalars.needs_value import (
+    differs,
+    is_unknown,
+    kinds,
+    left_unknown,
+    restart_knowing,
+)
+from fusepass.capture.scalars.scalar import kind_of
 from fusepass.torch_private.dynamo.deferred_values import late_parts
 from fusepass.torch_private.dynamo.identity import (
     IdentityHandlers,
@@ -61,8 +74,8 @@ def on_same(translator: Any, left: Any, right: Any, negated: bool) -> Any:
 
 
 def _compared(translator: Any, frame: Frame, value: Any, other: Any, negated: bool) -> Any:
-    constant, python = constant_of(other)
-    if constant and isinstance(python, bool) and _is(value, torch.SymBool):
+    known, python = constant_of(other)
+    if known and isinstance(python, bool) and _is(value, torch.SymBool):
         truth = value if python is not negated else on_not(translator, value)
         if truth is not None:
             return truth
@@ -109,8 +122,8 @@ def _is_small(value: Any) -> bool:
 
     So has a size that equals it, or an integer that varies, for which Dynamo does not look.
     """
-    constant, python = constant_of(value)
-    return constant and type(python) is int and -5 <= python <= 256
+    known, python = constant_of(value)
+    return known and type(python) is int and -5 <= python <= 256
 
 
 def on_contains(translator: Any, items: list[Any], searched: Any) -> Any:
@@ -141,10 +154,10 @@ def _is_one_of(translator: Any, frame: Frame, items: list[Any], searched: Any) -
     found = None
     for item in items:
         same = _equal(translator, frame, item, searched)
-        constant, python = constant_of(same)
-        if constant and python:
+        known, python = constant_of(same)
+        if known and python:
             return same
-        if not constant:
+        if not known:
             found = (
                 same if found is None else traced_operator(translator, operator.or_, [found, same])
             )
@@ -171,8 +184,8 @@ def _all_parts(values: list[Any]) -> list[Any]:
 
 def _is_plain(value: Any) -> bool:
     """Whether Python compares a value with a number by its own rules for numbers."""
-    constant, python = constant_of(value)
-    if constant:
+    known, python = constant_of(value)
+    if known:
         return type(python) in (bool, int, float, *_NO_NUMBERS)
     return number_node(value) is not None
 
@@ -193,3 +206,80 @@ def _equal(translator: Any, frame: Frame, item: Any, searched: Any) -> Any:
 
 
 IDENTITY = IdentityHandlers(on_same, on_equal, on_kind, on_contains)
+
+
+_NUMBER = "bool int float"
+# What a function says, and of which kinds of numbers: the number itself, a constant, the negation,
+# or all or any of its arguments. It raises for other kinds, or what it says of them is not known.
+_ANSWERS: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys(
+        """
+        expect_true guard_bool guard_or_false guard_or_true guard_size_oblivious
+        statically_known_true definitely_true
+        """.split(),
+        (operator.pos, "bool"),
+    ),
+    "statically_known_false": (operator.not_, "bool"),
+    "definitely_false": (operator.not_, "bool"),
+    "guard_float": (operator.pos, "float"),
+    "guard_int": (operator.pos, "int"),
+    "guard_scalar": (operator.pos, _NUMBER),
+    "guarding_hint_or_throw": (operator.pos, "bool int"),
+    "hint_int": (operator.pos, "int"),
+    "optimization_hint": (operator.pos, "int"),
+    "has_guarding_hint": (True, _NUMBER),
+    "has_hint": (True, _NUMBER),
+    "has_static_value": (True, _NUMBER),
+    "is_concrete_bool": (True, "bool"),
+    "is_concrete_float": (True, "float"),
+    "is_concrete_int": (True, "bool int"),
+    "has_free_symbols": (False, _NUMBER),
+    "has_free_unbacked_symbols": (False, _NUMBER),
+    "is_nested_int": (False, _NUMBER),
+    "is_symbolic": (False, _NUMBER),
+    "sym_and": (operator.and_, "bool"),
+    "sym_or": (operator.or_, "bool"),
+}
+_ASIDE = ("optimization_hint",)  # what comes with the number is for one that is not known
+
+
+def answered(
+    translator: Any,
+    frame: Frame,
+    name: str,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    call: Callable[[], Any],
+) -> Any:
+    """The tracked answer of such a function."""
+    given = [realized(value) for value in (*args, *kwargs.values())]
+    unknown = [value for value in given if left_unknown(frame, value)]
+    if not unknown:
+        return _of_known(name, given, call)
+    asked = given[:1] if name in _ASIDE else given
+    answer, kinds = _ANSWERS.get(name, (None, ""))
+    known = answer is not None and all(_kind(value) in kinds.split() for value in asked)
+    if known and answer in (operator.and_, operator.or_):
+        return functools.reduce(lambda a, b: traced_operator(translator, answer, [a, b]), asked)
+    if known and len(asked) == 1:
+        if answer is operator.pos:
+            return asked[0]
+        if answer is operator.not_:
+            negated = on_not(translator, asked[0])
+            return traced_operator(translator, answer, asked) if negated is None else negated
+        return constant(answer)
+    return restart_knowing(frame, unknown, f"{name} asks for what is known of it")
+
+
+def _of_known(name: str, given: list[Any], call: Callable[[], Any]) -> Any:
+    """The negation of a known truth value: Dynamo's ``statically_known_false`` forgets it."""
+    if name == "statically_known_false" and len(given) == 1:
+        known, value = constant_of(given[0])
+        if known and isinstance(value, bool):
+            return constant(not value)
+    return call()
+
+
+def _kind(value: Any) -> str | None:
+    node = number_node(value)
+    return kind_of(constant_of(value)[1] if node is None else node)

@@ -16,24 +16,22 @@ import torch
 from torch import fx
 
 from fusepass.capture.scalars.scalar import (
+    BOOL,
     DTYPES,
+    EXACT,
     MIXED,
+    Range,
     ScalarTensor,
     Unfit,
-    kind_of_operand,
-    operand,
-    range_of,
-)
-from fusepass.capture.scalars.value_range import (
-    BOOL,
-    EXACT,
-    Range,
     arithmetic,
     either,
     is_int64,
+    kind_of_operand,
     magnitude,
     negated,
     of_integers,
+    operand,
+    range_of,
 )
 from fusepass.graph.dataflow.node_recorder import NodeRecorder
 from fusepass.report.decision import Reason

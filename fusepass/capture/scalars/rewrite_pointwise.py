@@ -24,8 +24,14 @@ from fusepass.capture.scalars.call_rewriter import (
     name_of,
     takes,
 )
-from fusepass.capture.scalars.scalar import READ_LATE, ScalarTensor, Unfit, operand
-from fusepass.capture.scalars.value_range import is_int64, negated
+from fusepass.capture.scalars.scalar import (
+    READ_LATE,
+    ScalarTensor,
+    Unfit,
+    is_int64,
+    negated,
+    operand,
+)
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.versions import clamp_gradients, clamps_to_nan, stores_check_halves

@@ -26,16 +26,18 @@ from fusepass.capture.restarts import Captured, Why, restart_without
 from fusepass.capture.scalars import python_arithmetic
 from fusepass.capture.scalars.deferred_items import FROM_ITEM, made_of, reasons
 from fusepass.capture.scalars.lowering import KeptScalar, held_number
-from fusepass.capture.scalars.scalar import ScalarTensor, Unfit, kind_of
-from fusepass.capture.scalars.scalar_predicate import CANNOT_RAISE, is_read_back
-from fusepass.capture.scalars.value_range import (
+from fusepass.capture.scalars.scalar import (
     ANY_FLOAT,
     BOOL,
     Range,
+    ScalarTensor,
+    Unfit,
     exactly,
     is_int64,
+    kind_of,
     read_from,
 )
+from fusepass.capture.scalars.scalar_predicate import CANNOT_RAISE, is_read_back
 from fusepass.graph.dataflow.node_recorder import NodeRecorder
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.dataflow.write_history import WriteHistory

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.scalars.eager_trial import is_there
+from fusepass.capture.scalars.call_rewriter import is_there
 from fusepass.graph.dataflow.effects import is_random
 from fusepass.graph.dataflow.memory import elements, size, tensors_of
 from fusepass.graph.dataflow.node_recorder import autocasts_at

@@ -107,7 +107,8 @@ def compile_wrapper_arguments(wrapper: Any) -> tuple[str | None, Any, bool | Non
 
 def room_for_recompiles() -> contextlib.AbstractContextManager[None]:
     """Let code that already has compiled versions be compiled once more."""
-    return torch._dynamo.config.patch(recompile_limit=1024, accumulated_recompile_limit=4096)
+    limits = {"recompile_limit": 1024, "accumulated_recompile_limit": 4096}
+    return torch._dynamo.config.patch(limits)  # type: ignore[no-any-return]
 
 
 def _traced_codes() -> list[Any]:

@@ -54,44 +54,40 @@ _METHODS_ON_LATE = frozenset(
 )
 
 
-@functools.cache
-def _late_class() -> Any:
-    class LateVariable(VariableTracker):
-        """A call that is made for the message: a function, or a method by its name."""
+class _LateVariable(VariableTracker):
+    """A call that is made for the message: a function, or a method by its name."""
 
-        def __init__(
-            self,
-            function: Any,
-            arguments: list[Any],
-            keywords: dict[str, Any] | None = None,
-            **kwargs: Any,
-        ) -> None:
-            super().__init__(**kwargs)
-            self.function, self.arguments, self.keywords = function, arguments, keywords or {}
-            self.kind: type | None = str if function in _TEXT else None
+    def __init__(
+        self,
+        function: Any,
+        arguments: list[Any],
+        keywords: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.function, self.arguments, self.keywords = function, arguments, keywords or {}
+        self.kind: type | None = str if function in _TEXT else None
 
-        def python_type(self) -> type:
-            return super().python_type() if self.kind is None else self.kind
+    def python_type(self) -> type:
+        return super().python_type() if self.kind is None else self.kind
 
-        def call_method(self, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-            if name not in _METHODS_ON_LATE:
-                raise unsupported(f"{name} of a value known only after the graph")
-            return _late(name, [self, *args], kwargs)
+    def call_method(self, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name not in _METHODS_ON_LATE:
+            raise unsupported(f"{name} of a value known only after the graph")
+        return _late(name, [self, *args], kwargs)
 
-        def richcompare_impl(self, tx: Any, other: Any, op: str) -> Any:  # on 2.13
-            return _late(getattr(operator, op.strip("_")), [self, other])
+    def richcompare_impl(self, tx: Any, other: Any, op: str) -> Any:  # on 2.13
+        return _late(getattr(operator, op.strip("_")), [self, other])
 
-        tp_richcompare_impl = richcompare_impl  # on 2.15
+    tp_richcompare_impl = richcompare_impl  # on 2.15
 
-        def var_getattr(self, tx: Any, name: str) -> Any:
-            if name in _METHODS_ON_LATE:
-                return torch._dynamo.variables.GetAttrVariable(self, name)
-            if name not in ("shape", "dtype", "device", "T"):
-                raise unsupported(f"{name} of a value known only after the graph")
-            constant = torch._dynamo.variables.ConstantVariable.create(name)
-            return _late(getattr, [self, constant])
-
-    return LateVariable
+    def var_getattr(self, tx: Any, name: str) -> Any:
+        if name in _METHODS_ON_LATE:
+            return torch._dynamo.variables.GetAttrVariable(self, name)
+        if name not in ("shape", "dtype", "device", "T"):
+            raise unsupported(f"{name} of a value known only after the graph")
+        constant = torch._dynamo.variables.ConstantVariable.create(name)
+        return _late(getattr, [self, constant])
 
 
 def late_parts(value: Any) -> tuple[Any, list[Any], dict[str, Any]] | None:
@@ -99,7 +95,7 @@ def late_parts(value: Any) -> tuple[Any, list[Any], dict[str, Any]] | None:
     if isinstance(value, StringFormatVariable):
         text = torch._dynamo.variables.ConstantVariable.create(value.format_string)
         return str.format, [text, *value.sym_args], dict(value.sym_kwargs)
-    if isinstance(value, _late_class()):
+    if isinstance(value, _LateVariable):
         return value.function, list(value.arguments), dict(value.keywords)
     return None
 
@@ -195,7 +191,7 @@ def _items(value: Any) -> list[Any]:
 
 
 def _late(function: Any, args: Any, kwargs: Any = None) -> Any:
-    return _marked(_late_class()(function, list(map(realized, args)), dict(kwargs or {})))
+    return _marked(_LateVariable(function, list(map(realized, args)), dict(kwargs or {})))
 
 
 def _format_value(theirs: Any, translator: Any, spec: Any, flags: int) -> None:

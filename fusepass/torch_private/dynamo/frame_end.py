@@ -1,6 +1,8 @@
-"""Find what a traced frame is given, where its graph ends, and what names hold there.
+"""Find the tensors that a traced frame is given, its lines, and what it holds where its graph ends.
 
-Run on torch 2.11 to 2.15.
+Code that goes on behind a graph break holds the whole function again. Dynamo takes the lines off
+what stands in front of the break, since line numbers may not fall; a loop leads back there. Run on
+torch 2.11 to 2.15.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from torch._dynamo.source import (
 )
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.misc import GetAttrVariable, NullVariable
+from torch._guards import TracingContext
 from torch._subclasses import FakeTensor
 
 from fusepass.torch_private.dynamo.stack import (
@@ -53,8 +56,14 @@ class Tracked:
 
 def code_as_written(code: CodeType) -> CodeType:
     """The program's code of a function, for code that Dynamo made to go on behind a graph break."""
+    resumed = _resumed(code)
+    return code if resumed is None else resumed.code
+
+
+def _resumed(code: CodeType) -> Any:
+    """Dynamo's facts about code that it made to go on behind a graph break, or None."""
     known = ContinueExecutionCache.generated_code_metadata
-    return known[code].code if code in known else code
+    return known.get(code)
 
 
 def begins_with_gradients(output_graph: Any) -> bool:
@@ -185,3 +194,37 @@ def _is_held(value: torch.Tensor, source: Any) -> bool:
     if isinstance(value, torch.nn.Parameter):
         return True
     return is_from_unspecialized_nn_module_source(source) or is_from_optimizer_source(source)
+
+
+def line_of(translator: Any, instruction: Any) -> int:
+    """The line that the program has an instruction on, of the code a translator is tracing."""
+    written = _as_written(translator, instruction)
+    for one in (instruction,) if written is None else (written, instruction):
+        line = getattr(getattr(one, "positions", None), "lineno", None)
+        if line:
+            return int(line)
+    return int(translator.lineno)
+
+
+def tell_line(translator: Any) -> None:
+    """Have torch's errors name the line a translator was put back to: it tells of new ones only."""
+    code = translator.f_code
+    TracingContext.set_current_loc(code.co_filename, translator.lineno, code.co_name)
+
+
+def _as_written(translator: Any, instruction: Any) -> Any:
+    """The instruction in the code as the program has it, if Dynamo goes on in that; else None."""
+    resumed = _resumed(translator.f_code)
+    if resumed is None:
+        return None
+    written, traced = resumed.instructions, translator.instructions
+    index = next((i for i, one in enumerate(traced) if one is instruction), 0)
+    behind = len(traced) - index  # what Dynamo adds comes in front
+    if behind > len(written):
+        return None
+    tails = zip(written[-behind:], traced[-behind:], strict=True)
+    same = all(
+        one.opname == other.opname or ("JUMP" in one.opname and "JUMP" in other.opname)
+        for one, other in tails  # a jump may be encoded in another way
+    )
+    return written[-behind] if same else None

@@ -29,7 +29,7 @@ from torch._dynamo.variables.misc import LoggingLoggerVariable, NullVariable
 from fusepass.torch_private.dynamo.compile_state import is_internal_file
 from fusepass.torch_private.dynamo.containers import hook_rows
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards
-from fusepass.torch_private.dynamo.source_lines import line_of
+from fusepass.torch_private.dynamo.frame_end import line_of
 from fusepass.torch_private.dynamo.stack import is_unused, realized, unused_object
 from fusepass.torch_private.patches import Patches, Theirs
 

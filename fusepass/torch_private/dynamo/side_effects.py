@@ -12,7 +12,7 @@ from typing import Any
 from torch._dynamo.variables import TensorVariable
 
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards, source_name
-from fusepass.torch_private.dynamo.source_lines import line_of
+from fusepass.torch_private.dynamo.frame_end import line_of
 from fusepass.torch_private.dynamo.stack import (
     cell_contents,
     is_unused,

@@ -168,7 +168,8 @@ def is_generator_frame(translator: Any) -> bool:
 
 def plain_asserts() -> contextlib.AbstractContextManager[None]:
     """Treat ``assert tensor`` as the branch it is, not as a device-side assert."""
-    return torch._dynamo.config.patch(rewrite_assert_with_torch_assert=False)
+    setting = {"rewrite_assert_with_torch_assert": False}
+    return torch._dynamo.config.patch(setting)  # type: ignore[no-any-return]
 
 
 def cell_contents(effects: Any, cell: Any) -> Any:

@@ -29,9 +29,9 @@ from torch.fx.experimental import symbolic_shapes
 from fusepass.torch_private.dynamo.calls import subgraph_of
 from fusepass.torch_private.dynamo.compile_state import is_dynamos_file
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards
+from fusepass.torch_private.dynamo.frame_end import line_of
 from fusepass.torch_private.dynamo.print_calls import function_name
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import gives_unknown_sizes
-from fusepass.torch_private.dynamo.source_lines import line_of
 from fusepass.torch_private.dynamo.stack import (
     break_graph,
     current_translator,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
-from fusepass.capture.scalars.value_range import Range, read_from
+from fusepass.capture.scalars.scalar import Range, read_from
 from tests.graph.arms import captured
 
 INF, NAN = math.inf, math.nan
