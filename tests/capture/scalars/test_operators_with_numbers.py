@@ -127,6 +127,22 @@ def test_errors_for_a_kind(form: str, dtype: torch.dtype, kind: str) -> None:
         compared(form, dtype, kind)
 
 
+@pytest.mark.parametrize(
+    ("form", "dtype"),
+    [
+        ("full", torch.complex64),
+        ("x.fill_", torch.complex64),
+        ("where", torch.complex64),
+        ("tensor", torch.complex64),
+        ("rlshift", torch.bool),
+        ("rrshift", torch.bool),
+    ],
+    ids=str,
+)
+def test_a_dtype_without_a_form_for_tensors(form: str, dtype: torch.dtype) -> None:
+    compared(form, dtype, "int")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", NUMBERS)
 @pytest.mark.parametrize("form", FORMS)
