@@ -17,6 +17,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 import torch
@@ -67,15 +68,21 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All but one in n parameters of a test marked ``sampled(n)`` are slow."""
+    """All but one in n parameters of a test marked ``sampled(n)`` are slow.
+
+    A test without parameters is run every n-th time. Where a test's parameter ``codegen`` has other
+    values, too, which need no C++ compiler, ``"inductor"`` is one of three.
+    """
     seen: Counter[str] = Counter()
     for item in items:
         mark = item.get_closest_marker("sampled")
-        if mark is not None:
-            test = item.nodeid.partition("[")[0]
-            if (seen[test] + SAMPLE) % mark.args[0]:
-                item.add_marker("slow")
-            seen[test] += 1
+        given = item.callspec.params if hasattr(item, "callspec") else {}
+        part = mark.args[0] if mark else 3 if given.get("codegen") == "inductor" else 1
+        test = item.nodeid.partition("[")[0]
+        start = crc32(test.encode())  # tests without parameters take turns, too
+        if (start + seen[test] + SAMPLE) % part:
+            item.add_marker("slow")
+        seen[test] += part > 1
 
 
 def pytest_collection_finish() -> None:

@@ -26,6 +26,7 @@ def test_models_of_missing_packages_are_skipped(monkeypatch: pytest.MonkeyPatch)
 PROGRAMS = {one.name: one for one in suite_programs("models", "cpu")}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_models_give_finite_outputs(name: str) -> None:
     torch.manual_seed(0)

@@ -86,6 +86,7 @@ def test_the_predicate_alone_decides_what_gets_a_gradient() -> None:
     assert "cond" in {d.treatment for d in fusepass.last_report(compiled).decisions}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("rounds", "kept"), [(5, 0), (6, 1)])
 def test_compiled_in_training_up_to_a_number(rounds: int, kept: int) -> None:
     """The innermost branch runs both arms: 5 rounds are 4 in one another."""

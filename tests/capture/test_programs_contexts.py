@@ -25,7 +25,7 @@ def test_context(program: Program, context: str) -> None:
     check(program, context)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("program", UNIQUE, ids=lambda program: program.name)
 def test_one_callable_in_all_contexts(program: Program) -> None:
     with fresh_compiler():

@@ -11,13 +11,13 @@ from .support.program import Program
 WITH_GRAD = [program for program in CORPUS if program.grad]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("program", CORPUS, ids=lambda program: program.name)
 def test_values(program: Program) -> None:
     check(program)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("program", WITH_GRAD, ids=lambda program: program.name)
 def test_gradients(program: Program) -> None:
     check(program, "grad")

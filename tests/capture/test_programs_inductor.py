@@ -42,13 +42,13 @@ def hold(program: Program, context: str) -> None:
         assert_same_call(one, other, reference, where=where)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("program", CHOSEN, ids=lambda program: program.name)
 def test_results(program: Program) -> None:
     hold(program, "plain")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("program", WITH_GRAD, ids=lambda program: program.name)
 def test_gradients(program: Program) -> None:
     hold(program, "grad")

@@ -57,7 +57,7 @@ def rules_in_force() -> Iterator[None]:
         yield
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("program", CORPUS[::4], ids=lambda program: program.name)
 def test_values(program: Program) -> None:
     check(program)

@@ -85,12 +85,14 @@ def _check(seed: int, folder: Path, codegen: str, *, grad: bool) -> None:
                 _same(want, got, where, decomposed=codegen != "eager")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("codegen", ["eager", "eager-decomposed"])
 def test_drawn_programs(seed: int, codegen: str, tmp_path: Path) -> None:
     _check(seed, tmp_path, codegen, grad=False)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(100, 103))
 @pytest.mark.parametrize("codegen", ["eager", "eager-decomposed"])
 def test_drawn_programs_in_training(seed: int, codegen: str, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ BODIES: dict[str, tuple[str, Marking]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("front", FRONTS)
 @pytest.mark.parametrize("body", BODIES)
 def test_marked_sizes_are_refused_where_torch_refuses_them(body: str, front: str) -> None:

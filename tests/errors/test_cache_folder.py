@@ -152,6 +152,7 @@ def cut(path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
 
 
+@pytest.mark.sampled(3)
 def test_damaged_code_is_named_and_compiled_elsewhere(cache_dir: Path, tmp_path: Path) -> None:
     """A damaged module ends a compile; a damaged library Inductor makes again."""
     script = tmp_path / "program.py"

@@ -86,6 +86,7 @@ def test_rule_is_short(module: ModuleType) -> None:
     assert len(lines) <= {"custom_rule": 12, "custom_kernel_rule": 30}[module.__name__]
 
 
+@pytest.mark.sampled(2)
 def test_rule_is_right(module: ModuleType) -> None:
     testing.check_rule(module.RULE)
 

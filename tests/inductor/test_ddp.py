@@ -100,6 +100,7 @@ def test_what_is_captured_may_lie_in_several_pieces(options: dict[str, Any]) -> 
     assert _treatments(compiled) == {("item", "device"), ("branch", "where"), ("print", "late")}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [_EAGER, {}], ids=["eager", "inductor"])
 def test_cond_between_layers(options: dict[str, Any]) -> None:
     module = _DearArms()

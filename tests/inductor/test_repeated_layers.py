@@ -48,6 +48,7 @@ def test_the_branch_is_taken_in_a_layer() -> None:
     torch.testing.assert_close(compiled(model)(x), model(x), equal_nan=True)
 
 
+@pytest.mark.sampled(2)
 def test_gradients() -> None:
     # Outlined, these were wrong by half: see docs of fusepass.inductor.repeated_layers.
     model, x = encoder()

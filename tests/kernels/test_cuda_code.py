@@ -85,6 +85,7 @@ def test_a_kernel_in_cuda_is_called() -> None:
         assert [one.rstrip(")") for one in tensors[-2:]] == ["buf0", "buf1"]  # Inductor's memory
 
 
+@pytest.mark.sampled(3)
 def test_launches_that_overlap() -> None:
     """The first kernel, in Triton, says so, and the second; not where the graph writes weights."""
     made = _written("overlap")
@@ -101,6 +102,7 @@ def test_launches_that_overlap() -> None:
         assert called.count("empty_strided_cuda(") == 2, name  # nothing is copied
 
 
+@pytest.mark.sampled(3)
 def test_concatenations_by_groups() -> None:
     """Kernels of 8, 9, 26 and 64 computed inputs, and of 12 of one tensor; then with the rule."""
     found = {count: counts for count, *counts in _written("concatenate")}
@@ -124,6 +126,7 @@ def test_reductions_in_fewer_launches() -> None:
     assert found["scaled"]["cooperative_reductions"] == 1
 
 
+@pytest.mark.sampled(3)
 def test_reductions_over_few_numbers_are_not_parted() -> None:
     """Launches without and with the rule, and what it says of each reduction."""
     found = {name: (*counts, *reasons) for name, *counts, reasons in _written("reduce")}

@@ -57,6 +57,7 @@ TAKEN: dict[str, Around] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TAKEN)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_1x1_convolutions_become_gemms(name: str, dtype: torch.dtype) -> None:

@@ -36,7 +36,7 @@ from tests.patterns.conv_programs import (
 LAST = torch.channels_last
 
 
-@pytest.mark.sampled(2)  # each of them in both orders, with one dtype or another
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", AROUND)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("last", [False, True])
@@ -290,6 +290,7 @@ def test_on_the_cpu_it_is_left_to_inductor() -> None:
     assert applied(compiled) == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("last", [False, True])
 def test_through_inductor(last: bool) -> None:
     module = nn.Sequential(Layer(AROUND["residual"]), Layer(AROUND["shortcut"]), nn.MaxPool2d(2))

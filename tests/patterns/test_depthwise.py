@@ -167,6 +167,7 @@ def test_weights_that_change_between_calls() -> None:
     assert applied(compiled, RULE) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["silu", "before a norm", "before a mean", "two results"])
 def test_through_inductor(name: str) -> None:
     module, x = layer(TAKEN[name]), images(3, CHANNELS, 9, 7)

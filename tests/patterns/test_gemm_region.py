@@ -39,6 +39,7 @@ from tests.patterns.gemm_programs import (
 FROM_ITS_RESULT = ("relu", "sigmoid", "tanh", "bilinear")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("packed", PACKED)
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_gated_pair(packed: str, bias: bool) -> None:
@@ -69,7 +70,7 @@ def test_biases_of_a_packed_pair(bias: tuple[int, ...]) -> None:
     assert found == ({"gated_gemm": 1} if bias in ((2 * N,), (1, 2 * N)) else {})
 
 
-@pytest.mark.sampled(2)  # each of them, with one dtype or the other
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_any_activation(name: str, dtype: torch.dtype) -> None:

@@ -71,6 +71,7 @@ def test_row_scale_moves_behind_the_gemm(name: str, shape: tuple[int, ...], code
     assert moved(compiled) == 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TAKEN)
 def test_gradients(name: str) -> None:
     agrees(Normed(TAKEN[name]), torch.randn(M, K).bfloat16(), train=True, codegen="inductor")

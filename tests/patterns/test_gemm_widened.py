@@ -25,7 +25,7 @@ def widened_views(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return ((x.view(12, -1) @ w).view(3, 4, -1).float() - b.float()).to(x.dtype)
 
 
-@pytest.mark.sampled(2)  # each of them, with a size that varies or without
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("shape", SPREAD, ids=str)
 @pytest.mark.parametrize("program", [widened, widened_batches, widened_views])

@@ -46,6 +46,7 @@ PROGRAMS: list[tuple[Callable[..., Any], list[tuple[int, ...]]]] = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("program", "shapes"), PROGRAMS)
 @pytest.mark.parametrize("codegen", ["inductor", "eager-decomposed"])
 def test_values(program: Callable[..., Any], shapes: list[tuple[int, ...]], codegen: str) -> None:
@@ -183,7 +184,7 @@ def both(
     return compiled, mine
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("program", "shapes", "found"), OVERWRITING)
 @pytest.mark.parametrize("codegen", ["inductor", "eager-decomposed"])
 def test_inputs_that_are_overwritten(
@@ -285,7 +286,7 @@ OPERATIONS: list[Callable[[Tensor, Tensor, Tensor], Any]] = [
 ]
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("seed", range(20))
 def test_random_writes(seed: int) -> None:
     dice = random.Random(seed)

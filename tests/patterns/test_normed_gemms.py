@@ -150,7 +150,7 @@ def by_error_rule(program: Program, gm: fx.GraphModule, given: list[Tensor]) -> 
         assert passes(rms_error(got, want), error_bound(scale, rms_error(theirs, want), None))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("shape", [(1,), (1, 1)], ids=str)

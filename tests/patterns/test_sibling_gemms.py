@@ -280,6 +280,7 @@ def test_rows_that_vary() -> None:
     assert applied(compiled, (RULE,)) == {RULE: 1}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("error::fusepass.errors.InductorFault")
 @pytest.mark.parametrize("name", ["results", "what comes in between"])
 @pytest.mark.parametrize("train", [False, True])

@@ -31,6 +31,7 @@ def nested(*lengths: int) -> Tensor:
     return torch.nested.nested_tensor(parts, layout=torch.jagged)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_rows_of_a_nested_tensor(dynamic: bool | None) -> None:
     """Those of all parts together are only a size of the tensor of their values."""

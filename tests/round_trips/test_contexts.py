@@ -27,7 +27,7 @@ def test_in_context(program: Program, context: str) -> None:
         check_decisions(program, draw, context, report)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("program", COMPILED, ids=lambda program: program.name)
 def test_through_inductor(program: Program) -> None:
     draw = next(iter(program.draws))

@@ -39,7 +39,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("program", [number, scaled, tensor, column])
 @pytest.mark.parametrize("codegen", ["eager", "inductor"])
 def test_strides(program: object, codegen: str) -> None:

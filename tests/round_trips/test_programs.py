@@ -12,7 +12,7 @@ from .table import TABLE
 HERE = [program for program in TABLE if program.device != "cuda"]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("program", HERE, ids=lambda program: program.name)
 def test_program(program: Program) -> None:
     wrong, undecided = [], []

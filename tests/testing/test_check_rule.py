@@ -32,7 +32,7 @@ def silu(**changes):
     return dataclasses.replace(correct_rules.RULES["silu"], **changes)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", correct_rules.RULES)
 def test_a_rule_that_is_right_passes(name: str, fusepass_check_rule):
     result = fusepass_check_rule(correct_rules.RULES[name])
@@ -57,6 +57,7 @@ def test_a_wrong_rule_fails(name: str, fusepass_rule_profile):
     assert failure_of(name, fusepass_rule_profile) is not None
 
 
+@pytest.mark.sampled(2)
 def test_most_wrong_rules_fail(fusepass_rule_profile):
     failed = [n for n in wrong_rules.RULES if failure_of(n, fusepass_rule_profile) is not None]
     assert len(wrong_rules.RULES) >= 20
@@ -88,7 +89,7 @@ def test_the_message_names_what_is_wrong(name: str, said: str, fusepass_rule_pro
     assert re.search(f"(?s){said}", str(failure_of(name, fusepass_rule_profile)))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "name", ["dim baked in", "operand overwritten", "wrong backward", "mean of nothing"]
 )

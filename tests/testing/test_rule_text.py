@@ -121,6 +121,7 @@ def test_two_things_of_one_name_are_not_mixed_up() -> None:
     assert "No text is known" in rule_text(rule)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("example", "replacement", "said"),
     [

@@ -165,6 +165,7 @@ assert all(table.find(f"{sys.argv[3]}/{n}") for n in range(40))
 """
 
 
+@pytest.mark.sampled(2)
 def test_two_processes_never_leave_half_a_file(tmp_path: Path) -> None:
     path = open_table(DEVICE, tmp_path).path
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -184,6 +185,7 @@ def test_two_processes_never_leave_half_a_file(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.sampled(2)
 def test_a_killed_process_leaves_a_table_that_works(tmp_path: Path) -> None:
     """Killed at any moment of a write: what it had written before is there, and can be added to."""
     path = open_table(DEVICE, tmp_path).path

@@ -168,6 +168,7 @@ def test_floats_that_vary_are_no_operands(
     assert not [one for one in recwarn if issubclass(one.category, CaptureFault)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("error::fusepass.errors.CaptureFault")
 def test_a_float_that_varies_for_inductor(caplog: pytest.LogCaptureFixture) -> None:
     """It has no place for the reading of one in an arm: the branch stays, with a reason."""

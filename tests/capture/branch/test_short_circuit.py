@@ -222,6 +222,7 @@ def several_ways(x: Tensor) -> Tensor:
     return x + 0
 
 
+@pytest.mark.sampled(3)
 def test_work_is_bounded_where_they_do() -> None:
     outcome = side_by_side(several_ways, *signed(1.0, 2.0))
     assert ("keep", "loop") in outcome.treatments

@@ -130,7 +130,7 @@ def on_device(outcome: Outcome, *, warns: bool) -> None:
     assert len(outcome.graphs) == 1
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", [*REDUCED, *LOSSES])
 def test_reduced(name: str, grad: bool) -> None:

@@ -77,6 +77,7 @@ def check(program: Callable[..., Any], compiled: Any, kind: str, sign: int) -> N
     assert_same(wanted, given, f"{where}: inputs")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("options", OP_BY_OP)
 def test_ways_to_share(program: Callable[..., Any], options: dict[str, Any]) -> None:

@@ -164,7 +164,7 @@ KEPT_TO_BE_SAFE = (torch.uint8, torch.float16, torch.bfloat16)
 EVERYDAY = (torch.bool, torch.int8, torch.int64, torch.float16, torch.float32)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", USES)
 def test_bits_of_eager(name: str) -> None:
     check(name, EVERYDAY)

@@ -49,7 +49,7 @@ class Truth(Scaled):
     read = staticmethod(lambda x: 1.0 + bool((x > 2.5)[0]))
 
 
-@pytest.mark.sampled(2)  # each of them, with or without code
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("codegen", CODEGENS)
 @pytest.mark.parametrize("kind", [Scaled, Computed, Whole, Truth])
 def test_a_buffer_is_written_before_the_backward(kind: type[Scaled], codegen: str) -> None:

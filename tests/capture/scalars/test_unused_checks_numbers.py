@@ -109,7 +109,7 @@ class Unused:
 WAYS = [name for name in vars(Unused) if not name.startswith("_")]
 
 
-@pytest.mark.sampled(3)  # each of them, in some ways
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", MAY_RAISE)
 def test_its_exception_is_raised(name: str, way: str) -> None:

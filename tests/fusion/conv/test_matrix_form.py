@@ -139,7 +139,7 @@ def test_a_batch_size_that_varies(rule: str, name: str) -> None:
 
 
 @rules
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(23)
 @pytest.mark.parametrize("name", ["silu", "residual", "norm alone", "two results"])
 @pytest.mark.parametrize("sizes", [(3, 1, 1), (80, 1, 1), (1, 1, 5), (1, 5, 1)])
 def test_strides_of_few_pixels(rule: str, name: str, sizes: tuple[int, int, int]) -> None:

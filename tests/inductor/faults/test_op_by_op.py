@@ -55,6 +55,7 @@ def outcome(program: Program, x: Tensor) -> Any:
     return made, memory
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [*MET, *NOT_MET])
 def test_run_op_by_op(name: str) -> None:
     program, x = {**MET, **NOT_MET}[name]
@@ -92,6 +93,7 @@ OTHERS: dict[str, tuple[str | None, Program, Tensor]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OTHERS)
 def test_unaffected_programs_go_to_inductor(name: str) -> None:
     rule, program, x = OTHERS[name]

@@ -39,7 +39,7 @@ def results(program: Any, given: tuple[Tensor, ...]) -> Any:
     return [one.detach() for one in outputs], grads, list(memories), shared
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_reported_programs_equal_eager(name: str) -> None:
     program, given = PROGRAMS[name]()

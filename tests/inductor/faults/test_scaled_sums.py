@@ -43,7 +43,7 @@ def less_than_most(t: Tensor) -> Tensor:
     return torch.sub(t, t.amax(-1, keepdim=True), alpha=2)
 
 
-@pytest.mark.sampled(3)  # each program in one way or another
+@pytest.mark.sampled(7)  # a program or two in each way
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("train", [False, True])
@@ -96,7 +96,7 @@ def test_others_stay_as_they_are() -> None:
 MIXED = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("first", MIXED)
 @pytest.mark.parametrize("second", MIXED)
 def test_types_that_are_promoted(first: torch.dtype, second: torch.dtype) -> None:

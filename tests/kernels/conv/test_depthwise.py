@@ -153,15 +153,9 @@ def test_huge_kernels_are_left_alone() -> None:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize(
-    ("architecture", "dtype"),
-    [
-        # Each device and each dtype; what a dtype is written as does not depend on the device.
-        pytest.param(one, dtype, marks=() if at == place else pytest.mark.slow)
-        for at, one in enumerate(ARCHITECTURES)
-        for place, dtype in enumerate(DTYPES)
-    ],
-)
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_kernel_compiles_for_architecture(architecture: str, dtype: str) -> None:
     for seed in range(3):
         shape = shape_of(drawn(random.Random(seed)), dtype)

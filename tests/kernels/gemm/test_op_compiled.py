@@ -88,7 +88,7 @@ def descriptor_of(name: str, dtype: torch.dtype, shape: tuple[int, int]) -> str:
 
 
 @needs_triton
-@sampled(11)
+@sampled(31)
 @pytest.mark.parametrize("name", EPILOGUES)
 @pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize("form", ["grid", "rows16", "rows64", "row"])
@@ -100,6 +100,7 @@ def test_it_compiles_without_a_gpu(name: str, capability: int, form: str, itemsi
     assert "fusepass_gemm" in compiled(epilogue, tile, capability)
 
 
+@pytest.mark.sampled(2)
 @needs_triton
 @pytest.mark.parametrize("name", ["swiglu", "gelu"])
 @pytest.mark.parametrize("form", ["row", "rows"])
@@ -118,7 +119,7 @@ def test_one_that_lets_the_next_begin_says_so_first(name: str, form: str) -> Non
 
 
 @needs_triton
-@sampled(7)
+@sampled(17)
 @pytest.mark.parametrize("name", ["swiglu", "pair_and_more", "gelu", "gradient", "one_of_two"])
 @pytest.mark.parametrize("form", ["grid", "pingpong", "cooperative"])
 @pytest.mark.parametrize("itemsize", [2, 4])
@@ -133,7 +134,7 @@ def test_it_needs_no_more_memory_than_it_says(name: str, form: str, itemsize: in
 
 
 @needs_triton
-@sampled(9)
+@sampled(17)
 @pytest.mark.parametrize(
     "name", ["swiglu", "gelu", "gelu_tanh", "gradient", "sums", "backward", "pair_and_more"]
 )
@@ -157,7 +158,7 @@ def test_it_compiles_for_hopper(name: str, form: str, lies: str) -> None:
 
 
 @needs_triton
-@sampled(9)
+@sampled(19)
 @pytest.mark.parametrize(
     "name", ["swiglu", "gelu", "gradient", "sums", "backward", "one_of_two", "pair_and_more"]
 )

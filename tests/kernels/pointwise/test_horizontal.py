@@ -90,15 +90,9 @@ def test_too_few_operands() -> None:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize(
-    ("architecture", "size"),
-    [
-        # Each device and each size; how a size is cut does not depend on the device.
-        pytest.param(one, size, marks=() if at % 2 == place else pytest.mark.slow)
-        for at, one in enumerate(ARCHITECTURES)
-        for place, size in enumerate(SIZES)
-    ],
-)
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("size", SIZES)
 def test_kernel_compiles_for_architecture(architecture: str, size: str) -> None:
     bodies = [*every_operation(), *map(scaled, DTYPES), *map(blended, DTYPES)]
     places, rounds = SIZES[size]

@@ -107,6 +107,7 @@ DIMS: dict[str, tuple[tuple[Any, ...], Callable[..., Any], Callable[..., Any], A
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", DIMS)
 def test_dimensions_are_counted_as_the_operation_counts_them(name: str) -> None:
     inputs, pattern, same, other = DIMS[name]

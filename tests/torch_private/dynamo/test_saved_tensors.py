@@ -128,6 +128,7 @@ def _in_numpy(function: Any, x: Tensor) -> Tensor:
     return result
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("call", [_checkpointed, _in_numpy])
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.filterwarnings("error::fusepass.errors.CaptureFault")

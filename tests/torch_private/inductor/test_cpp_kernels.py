@@ -20,6 +20,7 @@ def test_installed_once() -> None:
     assert hasattr(ours, "__wrapped__") is (torch_version() < (2, 13))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", [3.0, 2, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_filled_and_added(number: float, dtype: torch.dtype) -> None:

@@ -73,6 +73,7 @@ def test_what_the_plan_leaves_stays_the_operators(operator: Any) -> None:
     assert not CALLS
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("as_view", [False, True])
 def test_sizes_that_vary(operator: Any, as_view: bool) -> None:
     def program(x: Tensor, y: Tensor) -> list[Tensor]:

@@ -66,7 +66,7 @@ def frozen(module: nn.Module) -> Callable[..., Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("name", DROPPING | KEEPING)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(11)
 def test_what_is_not_finite(name: str, layer: str, dtype: torch.dtype) -> None:
     module, x = built(layer, (DROPPING | KEEPING)[name](), dtype)
     compiled, exact = frozen(module), copy.deepcopy(module).double()

@@ -43,6 +43,7 @@ def replacing(replaced: list[str]) -> Callable[[fx.Graph], None]:
     return replace
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_the_call_in_its_place_computes_the_same(name: str) -> None:
     replaced: list[str] = []
@@ -79,6 +80,7 @@ def in_a_scan(x: Tensor, w: Tensor) -> Tensor:
     return last * w
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("program", "grad"),
     [(in_an_arm, False), (in_an_arm, True), (in_a_loop, False), (in_a_scan, False)],

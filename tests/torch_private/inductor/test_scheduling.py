@@ -19,6 +19,7 @@ def test_installed_once() -> None:
     assert hasattr(ours, "__wrapped__") is (torch_version() < (2, 15))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["pool_and_where", "scatter_and_transposed"])
 def test_gradients(name: str) -> None:
     program, given = PROGRAMS[name]()

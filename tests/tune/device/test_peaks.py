@@ -197,6 +197,7 @@ print(peaks.peaks_of(torch.device("cpu")))
 """
 
 
+@pytest.mark.sampled(2)
 def test_two_processes_agree(tmp_path: Path) -> None:
     environment = {
         "FUSEPASS_CACHE_DIR": str(tmp_path),

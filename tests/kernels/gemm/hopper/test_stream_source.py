@@ -43,7 +43,7 @@ CASES = [
 
 
 @needs_nvrtc
-@pytest.mark.sampled(37)
+@pytest.mark.sampled(149)
 @pytest.mark.parametrize(("epilogue", "cut"), CASES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_it_compiles(epilogue: Epilogue, cut: StreamKernel, dtype: str) -> None:

@@ -94,7 +94,7 @@ GREATEST = Epilogue(
 
 
 @needs_nvrtc
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("name", STORED)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_it_compiles(name: str, shape: TileKernel) -> None:

@@ -150,6 +150,7 @@ TEXTS: dict[str, Callable[[Tensor], str]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("lookup", LOOKUPS)
 def test_a_text_is_found_as_a_key(lookup: Callable[..., Any], text: str) -> None:
