@@ -79,7 +79,7 @@ def recorded(warned: str = "always") -> Iterator[Transcript]:
     handler = _Records(transcript)
     disabled, logging.root.manager.disable = logging.root.manager.disable, 0
     logging.root.addHandler(handler)
-    streams = _Stream(transcript, "stdout"), _Stream(transcript, "stderr")
+    streams = _stream(transcript, "stdout"), _stream(transcript, "stderr")
     try:
         with (
             contextlib.redirect_stdout(streams[0]),
@@ -96,8 +96,14 @@ def recorded(warned: str = "always") -> Iterator[Transcript]:
         logging.root.manager.disable = disabled
 
 
-class _Stream(io.TextIOBase):
-    """A text stream whose writes become part of the transcript."""
+def _stream(transcript: Transcript, kind: str) -> io.TextIOWrapper:
+    """A text stream of Python's own class, as programs have, whose writes go to the transcript."""
+    buffer: Any = _Bytes(transcript, kind)
+    return io.TextIOWrapper(buffer, "utf-8", "surrogatepass", newline="", write_through=True)
+
+
+class _Bytes(io.RawIOBase):
+    """What a text stream writes to."""
 
     def __init__(self, transcript: Transcript, kind: str) -> None:
         super().__init__()
@@ -107,12 +113,13 @@ class _Stream(io.TextIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, text: str) -> int:
+    def write(self, data: Any) -> int:
+        text = bytes(data).decode("utf-8", "surrogatepass")
         ends = self._left_out and text == "\n"  # print writes the end of a line by itself
         self._left_out = _TRACED in text
         if not ends and not self._left_out:
             self._transcript.add(Said(self._kind, text))
-        return len(text)
+        return len(data)
 
 
 class _Records(logging.Handler):
