@@ -7,7 +7,7 @@ on nothing else, so that a trace can be kept, or written by hand.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ _SYNCHRONISES = frozenset(
     """.split()
 )
 _FREES = frozenset(("cudaFree", "cudaFreeHost"))
-_COPIES = ("cudaMemcpyAsync", "cuMemcpyDtoHAsync_v2")
+_COPIES = frozenset(("cudaMemcpyAsync", "cuMemcpyDtoHAsync_v2"))
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _ON_HOST = ("cuda_runtime", "cuda_driver")
 
@@ -75,21 +75,28 @@ def host_waits(events: Sequence[dict[str, Any]]) -> list[HostWait]:
     spans.sort(key=lambda event: (event["ts"], -float(event.get("dur", 0.0))))
     (begin, end) = next(((e["ts"], _end(e)) for e in spans if e["name"] == CALL), (None, None))
     copies = {_correlation(e): str(e["name"]) for e in spans if e.get("cat") == "gpu_memcpy"}
-    timeline = _Timeline(spans)
-    lanes: dict[Any, _Lane] = {}
+    marks: dict[Any, list[dict[str, Any]]] = {}  # by thread
     for event in spans:
         if str(event["name"]).startswith(MARK):
-            lanes.setdefault(event.get("tid"), _Lane()).marks.append(event)
-    found: list[HostWait] = []
+            marks.setdefault(event.get("tid"), []).append(event)
+    opened: dict[Any, list[dict[str, Any]]] = {}
+    calls: dict[Any, list[_RuntimeCall]] = {}
     for event in spans:
-        lane = lanes.setdefault(event.get("tid"), _Lane())
-        if event.get("cat") in ("cpu_op", "user_annotation"):
-            lane.enter(event)
-        elif event.get("cat") in _ON_HOST and (begin is None or begin <= event["ts"] <= end):
+        thread, kind = event.get("tid"), event.get("cat")
+        around = [outer for outer in opened.get(thread, ()) if _end(outer) > event["ts"]]
+        opened[thread] = around
+        if kind in ("cpu_op", "user_annotation"):
+            around.append(event)
+        elif kind not in _ON_HOST or _name(event) not in _SYNCHRONISES | _FREES | _COPIES:
+            continue
+        elif begin is None or begin <= event["ts"] <= end:
             moved = _direction(copies.get(_correlation(event), ""))
-            found += [_host_wait(*call, timeline) for call in lane.called(event, moved)]
-    found += [_host_wait(*call, timeline) for lane in lanes.values() for call in lane.rest()]
-    return sorted(found, key=lambda wait: wait.start)
+            call = _runtime_call(event, around, marks.get(thread, []), moved)
+            calls.setdefault(thread, []).append(call)
+    waits = [pair for made in calls.values() for pair in _joined(made)]
+    waits.sort(key=lambda pair: pair[0].event["ts"])
+    timeline = _Timeline(spans)
+    return [_host_wait(*pair, timeline) for pair in waits]
 
 
 @dataclass(frozen=True)
@@ -103,51 +110,39 @@ class _RuntimeCall:
     direction: str
 
 
-class _Lane:
-    """One thread: the operations that are open, and a copy whose wait may follow."""
-
-    def __init__(self) -> None:
-        self.marks: list[dict[str, Any]] = []
-        self.open: list[dict[str, Any]] = []
-        self.copy: _RuntimeCall | None = None
-
-    def enter(self, event: dict[str, Any]) -> None:
-        self.open = [outer for outer in self.open if _end(outer) > event["ts"]]
-        self.open.append(event)
-
-    def called(
-        self, event: dict[str, Any], direction: str
-    ) -> list[tuple[_RuntimeCall, _RuntimeCall]]:
-        """Waits that are known with this call: the first and the last call of each."""
-        name = _name(event)
-        if name not in _COPIES and name not in _SYNCHRONISES and name not in _FREES:
-            return []
-        call = self._call(event, direction)
-        before, self.copy = self.copy, None
-        if name in _COPIES:
-            self.copy = call
-        elif before is not None and before.operation is call.operation and name in _SYNCHRONISES:
-            return [(before, call)]
-        return [*_by_itself(before), *([] if name in _COPIES else [(call, call)])]
-
-    def rest(self) -> list[tuple[_RuntimeCall, _RuntimeCall]]:
-        """A last copy that nothing waits for."""
-        return _by_itself(self.copy)
-
-    def _call(self, event: dict[str, Any], direction: str) -> _RuntimeCall:
-        self.open = [outer for outer in self.open if _end(outer) > event["ts"]]
-        marks = [span for span in self.open if str(span["name"]).startswith(MARK)]
-        others = [span for span in self.open if not str(span["name"]).startswith((MARK, CALL))]
-        mark = marks[-1] if marks else None
-        if mark is None:
-            at = bisect.bisect_left(self.marks, event["ts"], key=lambda span: span["ts"])
-            mark = self.marks[at] if at < len(self.marks) else None
-        return _RuntimeCall(event, others[-1] if others else None, mark, bool(marks), direction)
+def _runtime_call(
+    event: dict[str, Any],
+    around: Sequence[dict[str, Any]],
+    marks: Sequence[dict[str, Any]],
+    direction: str,
+) -> _RuntimeCall:
+    inner = [span for span in around if str(span["name"]).startswith(MARK)]
+    others = [span for span in around if not str(span["name"]).startswith((MARK, CALL))]
+    mark = inner[-1] if inner else None
+    if mark is None:
+        at = bisect.bisect_left(marks, event["ts"], key=lambda span: span["ts"])
+        mark = marks[at] if at < len(marks) else None
+    return _RuntimeCall(event, others[-1] if others else None, mark, bool(inner), direction)
 
 
-def _by_itself(copy: _RuntimeCall | None) -> list[tuple[_RuntimeCall, _RuntimeCall]]:
-    """A copy that nothing waits for: one to pageable memory waits by itself."""
-    return [(copy, copy)] if copy is not None and copy.direction == "DtoH pageable" else []
+def _joined(calls: list[_RuntimeCall]) -> Iterator[tuple[_RuntimeCall, _RuntimeCall]]:
+    """Waits of one thread: the first and the last call of each.
+
+    A copy to pageable memory that nothing waits for waits by itself.
+    """
+    left = calls[::-1]
+    while left:
+        call = left.pop()
+        if _name(call.event) not in _COPIES:
+            yield call, call
+        elif left and _waits_for(left[-1], call):
+            yield call, left.pop()
+        elif call.direction == "DtoH pageable":
+            yield call, call
+
+
+def _waits_for(call: _RuntimeCall, copy: _RuntimeCall) -> bool:
+    return _name(call.event) in _SYNCHRONISES and call.operation is copy.operation
 
 
 class _Timeline:
