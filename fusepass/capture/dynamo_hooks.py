@@ -20,12 +20,12 @@ import torch
 from torch import fx
 
 from fusepass.capture import error_recovery, fake_dtypes, graph_breaks, hidden_tests
-from fusepass.capture.autograd import identity_queries
+from fusepass.capture.autograd import identity_outputs
 from fusepass.capture.branch import raise_arm
 from fusepass.capture.branch.fork import fork
 from fusepass.capture.bytecode import own_handlers, try_blocks
 from fusepass.capture.bytecode.control_flow import region_of
-from fusepass.capture.effects import print_hooks, print_operands
+from fusepass.capture.effects import print_hooks
 from fusepass.capture.frame_state import (
     Frame,
     Place,
@@ -126,13 +126,13 @@ def _put_hooks(*, capture: bool) -> Callable[[], None]:
                 on_identity=_on_identity,
                 on_raise=_on_raise,
                 on_import=_on_import,
-                on_speaker=print_operands.on_speaker,
+                on_speaker=print_hooks.on_speaker,
             )
             hooks.hook_items(patches, item_hooks.on_item, item_hooks.on_list)
             unbacked_scalars.hook_numbers(patches, item_hooks.NUMBERS)
             identity.hook_identity(patches, object_identity.IDENTITY)
             calls.hook_calls(patches, hidden_tests.on_call)
-            calls.hook_questions(patches, identity_queries.on_identity_query)
+            calls.hook_questions(patches, identity_outputs.on_identity_query)
             print_calls.hook_speech(patches, print_hooks.on_speech)
             unbacked_sizes.hook_sizes(patches, mask_hooks.on_size)
             error_hooks.hook_recorded(patches, _on_recorded)
@@ -189,7 +189,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     if tested is None and not item_hooks.tests_a_number(translator, frame):
         return original(translator, jump)
     place = here(translator, "branch")
-    where, key = (place.file, place.line), place.instruction
+    key = place.instruction
     early = _early_refusal(translator, frame, place)
     if early is not None:
         return _break(translator, jump, original, frame, place, early, None)
@@ -204,11 +204,11 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
         _bound_work(frame, key)
         number = item_hooks.put_predicate(translator) if tested is None else None
         region = region_of(translator.f_code, translator.instructions)
-        site = fork(translator, jump, region, frame, where, number)
+        site = fork(translator, jump, region, frame, place, number)
     except restart_errors():
         raise
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
-        why = refusal_after(error, "an arm", where)
+        why = refusal_after(error, "an arm", (place.file, place.line))
         return _break(translator, jump, original, frame, place, why, speculation, read)
     finally:
         frame.active.pop()

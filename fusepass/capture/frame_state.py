@@ -67,7 +67,6 @@ class BranchSite:
         speculation: Dynamo's checkpoint, through which the capture can still be taken back.
         place: of the jump.
         select: the select node, once it exists (None when the arms leave nothing that differs).
-        predicate: node of the tensor tested.
         pairs: nodes the arms left, as (taken, other).
         items: numbers its condition was made of, which go back with it.
         inside: sites of the branches it stands in.
@@ -80,7 +79,6 @@ class BranchSite:
     decision: Decision
     place: Any = None
     select: Any = None
-    predicate: Any = None
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
     items: tuple[Any, ...] = ()
     inside: frozenset[int] = frozenset()

@@ -16,7 +16,7 @@ from fusepass.capture.autograd import gradients, identity_outputs, lost_aliases
 from fusepass.capture.autograd.rematerialize import rematerialize_in_arms
 from fusepass.capture.branch.predicate_copy import copy_predicates
 from fusepass.capture.bytecode import try_blocks
-from fusepass.capture.effects import print_legality, raise_legality
+from fusepass.capture.effects import event_legality
 from fusepass.capture.effects.lowering import lower_effects
 from fusepass.capture.effects.runtime import Events
 from fusepass.capture.error_recovery import restart_if_violated
@@ -116,8 +116,8 @@ def _settle_effects(
     restart_without(frame, identity_outputs.hidden_grad_escapes(gm.graph))
     lost = lost_aliases.lost_aliases(gm.graph, frame.options.allow_fresh_output)
     restart_without(frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
-    restart_without(frame, raise_legality.unsafe_sinks(gm, output_graph))
-    print_legality.leave_unsafe(output_graph, frame, gm)
+    restart_without(frame, event_legality.unsafe_sinks(gm, output_graph))
+    event_legality.leave_unsafe_lines(output_graph, frame, gm)
     try_blocks.ask_callers(output_graph, frame, gm.graph.nodes)
     return late, _lower_effects(frame, gm)
 

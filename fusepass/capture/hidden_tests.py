@@ -4,8 +4,8 @@
 so are ``torch._check`` and its kin where they ask for numbers that are not read. What torch asks of
 a number while it is traced (object_identity.py) hides one, too.
 ``equal`` and ``allclose`` read a number back; where it is only tested, the comparison of all
-elements stays the 0-d tensor it is on the device. Extrema raise where there is nothing
-(empty_selection.py), variances warn where there is too little (variance_warning.py).
+elements stays the 0-d tensor it is on the device. Extrema raise where there is nothing, variances
+warn where there is too little (masks/selection_events.py).
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from typing import Any
 import torch
 
 from fusepass.capture.frame_state import frame_of
-from fusepass.capture.masks import variance_warning
-from fusepass.capture.masks.empty_selection import extremum
 from fusepass.capture.masks.lower_reductions import EXTREMA
 from fusepass.capture.masks.lowering_state import SPREADS
+from fusepass.capture.masks.selection_events import extremum, variance
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.deferred_items import FROM_ITEM
 from fusepass.capture.scalars.item_hooks import is_only_tested
@@ -79,10 +78,10 @@ def on_call(
             raise Refusal(Reason.SIDE_EFFECT, "an arm changes a setting of torch")
         return call()
     if name in SPREADS:
-        return variance_warning.spread(translator, frame, name, call)
+        return variance(translator, frame, name, call)
     if name in EXTREMA:
         alone = len(args) == 1 and not kwargs and not frame.in_message
-        return extremum(translator, frame, name, args, call) if alone else call()
+        return extremum(translator, frame, name, args[0], call) if alone else call()
     if name == "_assert":
         return traced_assert(translator, args, kwargs)
     number = len(args) + len(kwargs)

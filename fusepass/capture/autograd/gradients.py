@@ -14,11 +14,14 @@ another way is safe. Sets are kept as the bits of one integer.
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import dataclass, field
 
 from torch import fx
 
-from fusepass.capture.nodes.select_node import BRANCH, Branch, select, sites_around
+from fusepass.capture.nodes.select_node import BRANCH, branches_of, select, selects_of, sites_around
+from fusepass.capture.restarts import Why
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories, memory_of
 from fusepass.graph.dataflow.reached import reached
@@ -31,6 +34,16 @@ from fusepass.torch_private.fx.graphs import input_name
 # Calls that look at some operands only for their shape or dtype: no gradient goes there.
 _ONLY_FIRST = frozenset(
     "expand_as type_as view_as reshape_as to new_zeros new_ones new_full".split()
+)
+
+
+_ZERO = (
+    "only one arm depends on {}: its gradient would be zero, not None, when that arm is not taken "
+    "(allow_zero_grad permits it)"
+)
+_NAN = (
+    "only one arm uses {}, computed before the branch: its backward would turn the zero gradient "
+    "of the arm not taken into NaN where it is infinite"
 )
 
 
@@ -57,42 +70,33 @@ class _GradientReach:
         return [node for i, node in enumerate(self.owners) if bits >> i & 1]
 
 
-def undecided_gradients(graph: fx.Graph, allow_zero_grad: bool) -> dict[int, tuple[Reason, str]]:
-    """Sites that decide whether something has a gradient at all, with the reason of each.
+def undecided_gradients(graph: fx.Graph, allow_zero_grad: bool) -> dict[int, Why]:
+    """Find the sites that decide whether something has a gradient at all, with the reasons.
 
-    Args:
-        graph: the complete graph of a frame, selects still in it.
-        allow_zero_grad: a leaf may get a zero instead of None (NaN is never allowed).
+    ``allow_zero_grad``: a leaf may get a zero instead of None (NaN is never allowed).
     """
-    selects = [n for n in graph.nodes if n.target is select and BRANCH in n.meta]
+    selects = selects_of(graph)
     if not any(v.requires_grad for n in selects for v in n.meta["example_value"]):
         return {}
     reach = _reach(graph, selects)
-    output = next(n for n in graph.nodes if n.op == "output")
-    lost: dict[int, tuple[Reason, str]] = {}
-    for result in output.all_input_nodes:
+    lost: dict[int, Why] = {}
+    for result in graph.output_node().all_input_nodes:
         doubtful = reach.named(reach.may[result] & ~reach.must[result])
         leaves = [n for n in doubtful if _is_leaf(n)]
         if leaves and not allow_zero_grad:
-            text = (
-                f"only one arm depends on {_names(leaves)}: its gradient would be zero, not None, "
-                "when that arm is not taken (allow_zero_grad permits it)"
-            )
-            lost |= _deciding_selects(result, leaves, selects, reach, (Reason.NONE_GRAD, text))
+            why = (Reason.NONE_GRAD, _ZERO.format(_names(leaves)))
+            lost |= _deciding_selects(result, leaves, selects, reach, why)
         operations = [n for n in doubtful if not _is_leaf(n)]
         if operations:
-            text = (
-                f"only one arm uses {_names(operations)}, computed before the branch: its backward "
-                "would turn the zero gradient of the arm not taken into NaN where it is infinite"
-            )
-            lost |= _deciding_selects(result, operations, selects, reach, (Reason.NAN_GRAD, text))
+            why = (Reason.NAN_GRAD, _NAN.format(_names(operations)))
+            lost |= _deciding_selects(result, operations, selects, reach, why)
     return lost
 
 
 def _reach(graph: fx.Graph, selects: list[fx.Node]) -> _GradientReach:
     reach = _GradientReach()
     chosen = set(selects)
-    branches: dict[int, Branch] = {n.meta[BRANCH].site: n.meta[BRANCH] for n in selects}
+    branches = branches_of(selects)
     sharing: dict[int, list[fx.Node]] = {}
     for node in graph.nodes:
         if node.args and node.args[0] in chosen and node.op == "call_function":
@@ -133,10 +137,7 @@ def _reach_of_select(item: fx.Node, reach: _GradientReach) -> tuple[int, int]:
 
 
 def _union(known: dict[fx.Node, int], sources: list[fx.Node]) -> int:
-    bits = 0
-    for source in sources:
-        bits |= known[source]
-    return bits
+    return functools.reduce(operator.or_, (known[source] for source in sources), 0)
 
 
 def _differentiable_sources(node: fx.Node) -> list[fx.Node]:
@@ -151,8 +152,8 @@ def _deciding_selects(
     doubtful: list[fx.Node],
     selects: list[fx.Node],
     reach: _GradientReach,
-    why: tuple[Reason, str],
-) -> dict[int, tuple[Reason, str]]:
+    why: Why,
+) -> dict[int, Why]:
     """The selects above ``result`` of which only one arm depends on something doubtful."""
     bits = sum(1 << reach.owners.index(node) for node in doubtful)
     writers = writers_by_memory(result.graph.nodes)

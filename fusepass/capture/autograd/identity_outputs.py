@@ -13,25 +13,36 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.nodes.select_node import BRANCH, HIDES_GRAD, select
+from fusepass.capture.frame_state import frame_of
+from fusepass.capture.nodes.select_node import BRANCH, HIDES_GRAD, select, selects_of
+from fusepass.capture.restarts import Why, restart_without
 from fusepass.graph.dataflow.effects import is_state_change
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Reason
+from fusepass.torch_private.dynamo.stack import node_of
 from fusepass.torch_private.fx.graphs import storage_key
 
 _MARKS = frozenset("requires_grad_ retain_grad register_hook backward is_inference".split())
-Lost = dict[int, tuple[Reason, str]]
 
 
-def depends_on_arm(chosen: fx.Node, node: fx.Node, what: str) -> bool:
-    """Whether an attribute of a tensor depends on which arm of a select was taken.
+def on_identity_query(translator: Any, tensor: Any, what: str) -> None:
+    """Take back the branches that decide an attribute of a tracked tensor that the program reads.
 
-    Args:
-        chosen: the select.
-        node: a result of it, or anything else.
-        what: the attribute, ``__class__`` for the type.
+    ``what`` is the attribute, ``__class__`` for the type.
     """
+    frame = frame_of(translator.output)
+    node = node_of(tensor) if frame is not None and frame.sites else None
+    if frame is None or node is None:
+        return
+    text = f"an arm may hand on a tensor unchanged, and the program asks for its {what}"
+    chosen = [s for s in frame.sites if s.select is not None]
+    sites = [s.branch.site for s in chosen if _depends_on_arm(s.select, node, what)]
+    restart_without(frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
+
+
+def _depends_on_arm(chosen: fx.Node, node: fx.Node, what: str) -> bool:
+    """Whether an attribute of a tensor depends on which arm of a select was taken."""
     keys = memories([node])
     arms: Any = chosen.args[1:]
     for position, key in _results(chosen):
@@ -44,17 +55,16 @@ def depends_on_arm(chosen: fx.Node, node: fx.Node, what: str) -> bool:
 
 def is_another_object(node: fx.Node) -> bool:
     """Whether the text of a selected tensor may differ from that of what the arm taken left."""
-    chosen = [n for n in node.graph.nodes if n.target is select and BRANCH in n.meta]
-    return any(depends_on_arm(each, node, "__class__") for each in chosen)
+    return any(_depends_on_arm(each, node, "__class__") for each in selects_of(node.graph))
 
 
-def hidden_grad_escapes(graph: fx.Graph) -> Lost:
+def hidden_grad_escapes(graph: fx.Graph) -> dict[int, Why]:
     """Sites whose result requires grad in eager for one outcome, where that could be seen.
 
     Without autograd a result of an operation never requires grad, but a parameter handed on does.
     It can be seen where it leaves the graph or autograd is switched on again.
     """
-    lost: Lost = {}
+    lost: dict[int, Why] = {}
     for node in graph.nodes:
         if HIDES_GRAD in node.meta:
             keys = {key for position, key in _results(node) if _hides(node, position)}

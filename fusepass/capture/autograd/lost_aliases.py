@@ -8,59 +8,63 @@ and a second visible storage, or with a later write, takes its branches back.
 
 from __future__ import annotations
 
+import networkx as nx
 from torch import fx
 
 from fusepass.capture.mutation.shadow_rewriter import SHADOW_OF
-from fusepass.capture.nodes.select_node import BRANCH, WRITTEN, Branch, arm_of, select
+from fusepass.capture.nodes.select_node import (
+    BRANCH,
+    WRITTEN,
+    Branch,
+    arm_of,
+    branches_of,
+    selects_of,
+)
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories
 from fusepass.torch_private.fx.graphs import storage_key
 
 
 def lost_aliases(graph: fx.Graph, allow_fresh_output: bool) -> dict[int, str]:
-    """Sites that must be taken back, with the reason of each.
+    """Find the sites that must be taken back, in a complete graph, with the reason of each.
 
-    Args:
-        graph: the complete graph of a frame, selects still in it.
-        allow_fresh_output: accept that an output is fresh where eager's aliases another value.
+    ``allow_fresh_output``: an output may be fresh where eager's aliases another value.
     """
-    selects = [n for n in graph.nodes if n.target is select and BRANCH in n.meta]
+    selects = selects_of(graph)
     if not selects:
         return {}
-    branches: dict[int, Branch] = {n.meta[BRANCH].site: n.meta[BRANCH] for n in selects}
+    branches = branches_of(selects)
     owners: dict[int, set[fx.Node]] = {}
     for node in graph.nodes:
         for key in memories([node]):
             owners.setdefault(key, set()).add(node)
-    classes = _AliasClasses()
+    shared = nx.Graph()  # storages that may be one in eager are connected
     selected: dict[int, int] = {}  # storage of a selected tensor -> site
     shadows = _shadows(graph)
     for node in selects:
-        _join_aliases(node, branches, owners, classes, selected, shadows)
+        _join_aliases(node, branches, owners, shared, selected, shadows)
+    classes = {key: found for found in nx.connected_components(shared) for key in found}
     inputs = set(memories(n for n in graph.nodes if n.op in ("placeholder", "get_attr")))
-    output = next(n for n in graph.nodes if n.op == "output")
-    outputs = set(memories(output.all_input_nodes))
+    outputs = set(memories(graph.output_node().all_input_nodes))
     lost: dict[int, str] = {}
-    if not allow_fresh_output:
-        for key, site in selected.items():
-            others = (classes.members(key) & (inputs | outputs)) - {key}
-            if key in outputs and others:
-                lost[site] = (
-                    "a tensor handed on unchanged by an arm is visible outside under another name "
-                    "(allow_fresh_output permits a fresh tensor)"
-                )
-    lost.update(_later_writes(graph, selects, classes, selected))
-    return lost
+    for key, site in selected.items() if not allow_fresh_output else ():
+        if key in outputs and (classes.get(key, {key}) & (inputs | outputs)) - {key}:
+            lost[site] = (
+                "a tensor handed on unchanged by an arm is visible outside under another name "
+                "(allow_fresh_output permits a fresh tensor)"
+            )
+    return lost | _later_writes(graph, selects, classes, selected)
 
 
 def _join_aliases(
     node: fx.Node,
     branches: dict[int, Branch],
     owners: dict[int, set[fx.Node]],
-    classes: _AliasClasses,
+    shared: nx.Graph,
     selected: dict[int, int],
     shadows: dict[int, int],
 ) -> None:
+    """Connect the storages that the results of a select share in eager."""
     site = node.meta[BRANCH].site
     results = node.meta["example_value"][: node.meta.get(WRITTEN)]
     keys = [storage_key(value) for value in results]
@@ -72,11 +76,11 @@ def _join_aliases(
             for held in memories([value]):
                 source = shadows.get(held, held)  # in eager it is the older memory itself
                 if source in first:
-                    classes.join(key, first[source])  # two results that are views of one tensor
+                    shared.add_edge(key, first[source])  # two results that are views of one tensor
                 first[source] = key
                 outside = any(arm_of(o, site, branches) is not arm for o in owners[source])
                 if outside or source in selected:  # an inner branch may hand on what is outside
-                    classes.join(key, source)
+                    shared.add_edge(key, source)
 
 
 def _shadows(graph: fx.Graph) -> dict[int, int]:
@@ -95,8 +99,9 @@ def _shadows(graph: fx.Graph) -> dict[int, int]:
 
 
 def _later_writes(
-    graph: fx.Graph, selects: list[fx.Node], classes: _AliasClasses, selected: dict[int, int]
+    graph: fx.Graph, selects: list[fx.Node], classes: dict[int, set[int]], selected: dict[int, int]
 ) -> dict[int, str]:
+    """Sites whose results, or predicates, share memory that is written after them."""
     order = {node: i for i, node in enumerate(graph.nodes)}
     at = {n.meta[BRANCH].site: order[n] for n in selects}
     tested = {key: n.meta[BRANCH].site for n in selects for key in memories([n.args[0]])}
@@ -104,27 +109,9 @@ def _later_writes(
     for node in graph.nodes:
         for key in memories(written_nodes(node)):
             for member, site in selected.items():
-                if (
-                    order[node] > at[site]
-                    and len(classes.members(member)) > 1
-                    and key in classes.members(member)
-                ):
+                same = classes.get(member, set())
+                if order[node] > at[site] and len(same) > 1 and key in same:
                     lost[site] = "a tensor handed on unchanged by an arm is written afterwards"
             if key in tested and order[node] > at[tested[key]]:
                 lost[tested[key]] = "the tensor tested is written afterwards"
     return lost
-
-
-class _AliasClasses:
-    """Disjoint sets of storages that may be one in eager."""
-
-    def __init__(self) -> None:
-        self._sets: dict[int, set[int]] = {}
-
-    def members(self, key: int) -> set[int]:
-        return self._sets.get(key, {key})
-
-    def join(self, a: int, b: int) -> None:
-        union = self.members(a) | self.members(b)
-        for key in union:
-            self._sets[key] = union

@@ -12,18 +12,27 @@ tests it goes on reading the first, which has no gradient any more.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+import sys
 from typing import Any
 
 import torch
 from torch import fx
 
 from fusepass.capture.autograd.gradients import carries_grad
-from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, arm_of, select, sites_around
+from fusepass.capture.nodes.select_node import (
+    ARM,
+    BRANCH,
+    Branch,
+    arm_of,
+    branches_of,
+    select,
+    sites_around,
+)
 from fusepass.capture.refusal import Refusal
+from fusepass.capture.restarts import Why
 from fusepass.graph.cost import roofline
 from fusepass.graph.dataflow.effects import is_random, is_state_change, written_nodes
-from fusepass.graph.dataflow.memory import memories
+from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety import gradient_gates
 from fusepass.graph.safety.tensor_kinds import special_tensor_reason
@@ -32,56 +41,45 @@ from fusepass.torch_private.fx.graphs import call_target, known_equal, size_hint
 from fusepass.torch_private.fx.tracing import quiet_fakes
 
 
-@dataclass
 class _RematerializedGraph:
     """What is asked about a graph again and again."""
 
-    graph: fx.Graph
-    branches: dict[int, Branch]
-    order: dict[fx.Node, int]
-    written: frozenset[int]
-    passing: frozenset[fx.Node]
+    def __init__(self, graph: fx.Graph, selects: dict[int, fx.Node]) -> None:
+        self.graph = graph
+        self.branches = branches_of(selects.values())
+        self.history = WriteHistory(graph)
+        self.order = self.history.moments
+        self.passing = _gradient_path(graph)
+
+    def arm_of(self, node: fx.Node, site: int) -> bool | None:
+        """Which arm of a site a node stands in."""
+        return arm_of(node, site, self.branches)
+
+    def inside(self, site: int, arm: bool) -> list[fx.Node]:
+        """The nodes of an arm."""
+        return [node for node in self.graph.nodes if self.arm_of(node, site) is arm]
 
 
-def rematerialize_in_arms(
-    graph: fx.Graph, lost: dict[int, tuple[Reason, str]], fake_mode: Any
-) -> frozenset[int]:
-    """Remake what these sites would be given back for.
-
-    Args:
-        graph: the complete graph of a frame, selects still in it.
-        lost: sites with the reason they would be given back for.
-        fake_mode: the mode the fake values of the graph belong to.
+def rematerialize_in_arms(graph: fx.Graph, lost: dict[int, Why], fake_mode: Any) -> bool:
+    """Compute again in arms what sites would be given back for, in a complete graph.
 
     Returns:
-        The sites whose arms gained nodes: ask about their gradients again.
+        Whether arms gained nodes: ask about their gradients again.
 
     Raises:
         Refusal: the graph was changed, and has to be given up.
     """
     selects = {n.meta[BRANCH].site: n for n in graph.nodes if BRANCH in n.meta}
-    wanted = [site for site, why in lost.items() if why[0] is Reason.NAN_GRAD]
-    changed = set()
-    for site in wanted:
+    changed = False
+    for site in (site for site, (code, _) in lost.items() if code is Reason.NAN_GRAD):
         node = selects.get(site)
         if node is None or node.meta[BRANCH].treatment != "where" or fake_mode is None:
             continue
         for arm in (True, False):
-            held = _look(graph, selects)
+            held = _RematerializedGraph(graph, selects)
             found = _gradients_for_arm_only(held, node, arm)
-            if found and _remake(held, node, arm, found, fake_mode):
-                changed.add(site)
-    return frozenset(changed)
-
-
-def _look(graph: fx.Graph, selects: dict[int, fx.Node]) -> _RematerializedGraph:
-    return _RematerializedGraph(
-        graph,
-        {site: node.meta[BRANCH] for site, node in selects.items()},
-        {node: i for i, node in enumerate(graph.nodes)},
-        frozenset(key for node in graph.nodes for key in memories(written_nodes(node))),
-        _gradient_path(graph),
-    )
+            changed |= bool(found) and _remake(held, node, arm, found, fake_mode)
+    return changed
 
 
 def _gradient_path(graph: fx.Graph) -> frozenset[fx.Node]:
@@ -103,16 +101,12 @@ def _gradients_for_arm_only(
     for node in reversed(held.graph.nodes):
         if held.order[node] >= held.order[branch] or not _can_be_rematerialized(held, node):
             continue
-        if arm_of(node, site, held.branches) is not None:
-            continue
-        if set(sites_around(node, held.branches)) - around:
-            continue  # in the arm of an earlier branch
+        if held.arm_of(node, site) is not None or set(sites_around(node, held.branches)) - around:
+            continue  # in an arm, of an earlier branch perhaps
         users = [u for u in node.users if u in held.passing or u.op == "output"]
         elsewhere = branch.args[2 if arm else 1]
         if users and all(
-            u in found
-            or arm_of(u, site, held.branches) is arm
-            or (u is branch and node not in elsewhere)  # type: ignore[operator]
+            u in found or held.arm_of(u, site) is arm or (u is branch and node not in elsewhere)  # type: ignore[operator]
             for u in users
         ):
             found.add(node)
@@ -128,10 +122,10 @@ def _can_be_rematerialized(held: _RematerializedGraph, node: fx.Node) -> bool:
         return False
     if any("example_value" not in source.meta for source in node.all_input_nodes):
         return False  # the body of a function with a backward of its own
+    if any(source.target is select for source in node.all_input_nodes):
+        return False
     touched = [node, *node.all_input_nodes]
-    return held.written.isdisjoint(memories(touched)) and not any(
-        source.target is select for source in node.all_input_nodes
-    )
+    return not any(held.history.is_written(one, 0, sys.maxsize) for one in touched)
 
 
 def _remake(
@@ -139,9 +133,12 @@ def _remake(
 ) -> bool:
     """Copy calls to the beginning of an arm, and let the arm use the copies."""
     facts: Branch = branch.meta[BRANCH]
-    inside = [n for n in held.graph.nodes if arm_of(n, facts.site, held.branches) is arm]
+    inside = held.inside(facts.site, arm)
     start = inside[0] if inside else branch
-    if not _same_order(held, facts.site, arm, found, start) or not _worth_it(branch, found):
+    tested = tensor_value(branch.args[0])
+    if tested is None or not _same_order(held, facts.site, arm, found, start):
+        return False
+    if roofline.microseconds(found, training=True) > roofline.host_round_trip(tested.device):
         return False
     made: dict[fx.Node, fx.Node] = {}
     with held.graph.inserting_before(start):
@@ -151,8 +148,10 @@ def _remake(
         if carries_grad(user):
             user.args = fx.map_arg(user.args, lambda n: made.get(n, n))
             user.kwargs = fx.map_arg(user.kwargs, lambda n: made.get(n, n))
-    _replace_results(branch, made, arm)
-    arms = {side: _arm_nodes(held, facts.site, side) for side in (True, False)}
+    position = 1 if arm else 2  # an arm may hand such a value on as it is
+    results: Any = branch.args[position]
+    branch.update_arg(position, tuple(made.get(n, n) for n in results))
+    arms = {side: held.inside(facts.site, side) for side in (True, False)}
     arms[arm] = [*made.values(), *[n for n in arms[arm] if n not in made.values()]]
     outputs = [n for n in (*branch.args[1], *branch.args[2]) if n in {*arms[True], *arms[False]}]  # type: ignore[misc]
     if gradient_gates.changes_output_strides(arms, outputs, fake_mode):
@@ -171,17 +170,6 @@ def _copy(
     with fake_mode, torch.enable_grad(), quiet_fakes():
         copied.meta["example_value"] = call_target(node.target, args, kwargs)
     return copied
-
-
-def _replace_results(branch: fx.Node, made: dict[fx.Node, fx.Node], arm: bool) -> None:
-    """An arm may hand such a value on as it is."""
-    position = 1 if arm else 2
-    results = branch.args[position]
-    branch.update_arg(position, tuple(made.get(n, n) for n in results))  # type: ignore[union-attr,arg-type]
-
-
-def _arm_nodes(held: _RematerializedGraph, site: int, arm: bool) -> list[fx.Node]:
-    return [n for n in held.graph.nodes if arm_of(n, site, held.branches) is arm]
 
 
 def _same_order(
@@ -207,7 +195,7 @@ def _same_order(
                 between = held.order[node] < held.order[user] < begins
                 if not between or user in found or user not in held.passing:
                     continue
-                if arm_of(user, site, held.branches) is not (not arm):  # else a zero is added
+                if held.arm_of(user, site) is not (not arm):  # else a zero is added
                     return False
     return True
 
@@ -215,24 +203,11 @@ def _same_order(
 def _dense(value: torch.Tensor) -> bool:
     """Whether a copy has the strides of the tensor itself."""
     expected = 1
-    pairs = sorted(zip(value.stride(), value.shape, strict=True), key=lambda p: _known(p[0]))
-    for stride, size in pairs:
+    pairs = zip(value.stride(), value.shape, strict=True)
+    for stride, size in sorted(pairs, key=lambda pair: size_hint(pair[0]) or 0):
         if known_equal(size, 1):
             continue
         if not known_equal(stride, expected):
             return False
         expected = expected * size
     return True
-
-
-def _known(stride: Any) -> int:
-    return size_hint(stride) or 0
-
-
-def _worth_it(branch: fx.Node, found: list[fx.Node]) -> bool:
-    """Whether computing them again costs less than the host round trip it saves."""
-    tested = tensor_value(branch.args[0])
-    if tested is None:
-        return False
-    again = roofline.microseconds(found, training=True)
-    return again <= roofline.host_round_trip(tested.device)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.nodes.select_node import BRANCH, Branch
+from fusepass.capture.nodes.select_node import arms_from, branches_of
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.dataflow.effects import is_random, is_state_change, written_nodes
 from fusepass.graph.ops.op_names import op_name, tensor_value
@@ -31,6 +31,7 @@ _SOLVERS = frozenset(
 )
 # With each one more torch compiles 1.4 times as long, in training twice: 7 and 5 seconds for these.
 _MOST_NESTED = {False: 9, True: 4}
+_NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 _MODULES = ("torch", "torch.nn.functional", "torch._C._nn", "torch.functional", "torch.special")
 
 
@@ -44,87 +45,66 @@ def check_cond(
     writes: bool,
     checkpointed: bool,
 ) -> None:
-    """Turn down what a ``torch.cond`` cannot hold.
+    """Refuse what a ``torch.cond`` cannot hold.
 
-    Args:
-        options: the options in force.
-        tested: fake value of the predicate.
-        why: why both arms cannot run.
-        arms: nodes of each arm.
-        fakes: fake values of the results.
-        writes: whether an arm writes memory older than it.
-        checkpointed: whether the branch is in a function that activation checkpointing runs.
-
-    Raises:
-        Refusal: with the reason.
+    ``why`` says why both arms cannot run, ``writes`` whether one writes memory older than it, and
+    ``checkpointed`` whether activation checkpointing runs the function of the branch.
     """
     if checkpointed:  # torch decides there, call by call, what is computed again
         text = "torch.cond cannot stand in a function that torch.utils.checkpoint runs"
         raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text}")
-    for node in chain(*arms.values()):
-        name = _foreign_call(node)
-        if name is not None:
-            text = f"torch.cond cannot hold {operation(name)}"
-            raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text}")
-    _check_operands(arms)
+    nodes = [*chain(*arms.values())]
+    for name in filter(None, map(_foreign_call, nodes)):
+        text = f"torch.cond cannot hold {operation(name)}"
+        raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text}")
+    _check_operands(nodes)
     if options.codegen == "inductor":
-        _check_numbers(arms)
-        _check_effects(why, arms)
+        _check_for_inductor(why, nodes)
     trained = any(fake.requires_grad for fake in fakes)
     if options.codegen != "eager":
-        _check_depth(why, arms, trained)
+        _check_depth(why, nodes, trained)
     if trained:
-        _check_training(arms, fakes, writes)
-    if cuda_graphs(options, tested) and options.treatment != "cond":
+        _check_training(nodes, fakes, writes)
+    graphs = tested.device.type == "cuda" and options.codegen == "inductor"
+    replayed = graphs and options.mode in ("reduce-overhead", "max-autotune")
+    if replayed and options.treatment != "cond":
         text = "torch.cond would cost the whole graph its CUDA graphs"
         raise Refusal(Reason.COST, f"{why.text}; {text}")
 
 
-def _check_depth(why: Refusal, arms: dict[bool, list[fx.Node]], trained: bool) -> None:
+def _check_depth(why: Refusal, nodes: list[fx.Node], trained: bool) -> None:
     """Each torch.cond around another one has torch trace that one again, in training twice."""
-    sites = (node.meta[BRANCH] for node in chain(*arms.values()) if BRANCH in node.meta)
-    branches: dict[int, Branch] = {branch.site: branch for branch in sites}
-    deepest = 0
-    for inner in branches.values():
-        depth, branch = 1, inner if inner.treatment == "cond" else None
-        while branch is not None:
-            depth += branch.treatment == "cond"
-            branch = branches.get(branch.outer[0]) if branch.outer is not None else None
-        deepest = max(deepest, depth)
+    branches = branches_of(nodes)
+    conds = {site for site, branch in branches.items() if branch.treatment == "cond"}
+    around = ([s for s, _ in arms_from(branches[inner].outer, branches)] for inner in conds)
+    deepest = max((2 + len(conds.intersection(sites)) for sites in around), default=0)
     if deepest > _MOST_NESTED[trained]:
         text = f"with it {deepest} branches of which only one arm may run stand in one another"
         raise Refusal(Reason.COST, f"{why.text}; {text}, and torch would compile for minutes")
 
 
-def _check_operands(arms: dict[bool, list[fx.Node]]) -> None:
+def _check_operands(nodes: list[fx.Node]) -> None:
     """A ``torch.cond`` is given tensors and integers; it has no kernel for lazy tensors."""
-    for nodes in arms.values():
-        inside = set(nodes)
-        for operand in chain(*(node.all_input_nodes for node in nodes)):
-            if operand in inside:
-                continue
-            value = operand.meta.get("example_value")
-            if isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg()):
-                text = "an arm uses a lazily conjugated or negated view"
-                raise Refusal(Reason.UNTRACEABLE, f"{text}, which torch.cond has no kernel for")
-            if isinstance(value, (torch.SymFloat, torch.SymBool)):
-                kind = "a float" if isinstance(value, torch.SymFloat) else "a truth value"
-                text = f"an arm uses {kind} that varies, which torch.cond takes none of"
-                raise Refusal(Reason.PYTHON_VALUE, text)
+    inside = set(nodes)
+    for operand in chain(*(node.all_input_nodes for node in nodes)):
+        value = None if operand in inside else operand.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg()):
+            text = "an arm uses a lazily conjugated or negated view"
+            raise Refusal(Reason.UNTRACEABLE, f"{text}, which torch.cond has no kernel for")
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
+            kind = "a float" if isinstance(value, torch.SymFloat) else "a truth value"
+            text = f"an arm uses {kind} that varies, which torch.cond takes none of"
+            raise Refusal(Reason.PYTHON_VALUE, text)
 
 
-def _check_numbers(arms: dict[bool, list[fx.Node]]) -> None:
-    """A float argument is an input that is read where the program first uses it."""
-    for node in chain(*arms.values()):
+def _check_for_inductor(why: Refusal, nodes: list[fx.Node]) -> None:
+    """Inductor reads a float argument where it is first used, and has no place for effects."""
+    for node in nodes:
         value = node.meta.get("example_value")
         if op_name(node) == "item" and isinstance(value, torch.SymFloat):
             text = "an arm uses a float that varies, which Inductor cannot read there"
             raise Refusal(Reason.PYTHON_VALUE, text)
-
-
-def _check_effects(why: Refusal, arms: dict[bool, list[fx.Node]]) -> None:
-    """Inductor has no place for operations with effects in the arms of a ``torch.cond``."""
-    for node in chain(*arms.values()):
+    for node in nodes:
         if not (_is_solver(node) or operator_name(node.target)):
             continue
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("example_value"))
@@ -140,10 +120,8 @@ def _is_solver(node: fx.Node) -> bool:
     return name in _SOLVERS or name.startswith("linalg_")
 
 
-def _check_training(
-    arms: dict[bool, list[fx.Node]], fakes: list[torch.Tensor], writes: bool
-) -> None:
-    for node in chain(*arms.values()):
+def _check_training(nodes: list[fx.Node], fakes: list[torch.Tensor], writes: bool) -> None:
+    for node in nodes:
         if is_random(node):
             text = "draws random numbers in an arm, and the backward of torch.cond would draw anew"
             raise Refusal(Reason.RANDOM_OP, f"{op_name(node)} {text}")
@@ -161,32 +139,17 @@ def _check_training(
         raise Refusal(Reason.NONE_GRAD, text)
 
 
-def cuda_graphs(options: Options, tested: torch.Tensor) -> bool:
-    """Whether the graph will be replayed as a CUDA graph, which cannot hold a cond."""
-    return (
-        tested.device.type == "cuda"
-        and options.codegen == "inductor"
-        and options.mode in ("reduce-overhead", "max-autotune")
-    )
-
-
 def _foreign_call(node: fx.Node) -> str | None:
     """The name of a call that is no operation on tensors, or that writes a list of them."""
     if node.op not in ("call_function", "call_method") or is_state_change(node):
         return None
-    if getattr(node.target, "fusepass_pure", False) or tensor_value(node) is None:
-        return _writes_tensor_list(node)
+    name, pure = op_name(node) or "", getattr(node.target, "fusepass_pure", False)
+    if pure or tensor_value(node) is None:
+        if name.startswith("_foreach") and written_nodes(node):
+            return name
+        if pure or isinstance(node.meta.get("example_value"), _NUMBERS):
+            return None
     return None if _is_operation(node) else _display_call(node)
-
-
-def _writes_tensor_list(node: fx.Node) -> str | None:
-    name = op_name(node) or ""
-    if name.startswith("_foreach") and written_nodes(node):
-        return name
-    results = node.meta.get("example_value")
-    known = getattr(node.target, "fusepass_pure", False) or _is_operation(node)
-    number = isinstance(results, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
-    return None if known or number else _display_call(node)
 
 
 def _is_operation(node: fx.Node) -> bool:

@@ -10,18 +10,23 @@ from typing import Any
 from torch import fx
 
 from fusepass.capture.branch import legality
-from fusepass.capture.branch.attribute_merge import merge_attributes
-from fusepass.capture.branch.custom_functions import mark_total_functions
-from fusepass.capture.branch.merge import Outputs, Results, merge, merge_locals, settle
-from fusepass.capture.branch.snapshot import Arm, Bindings, enter_blocks, restore_iterators
-from fusepass.capture.bytecode.control_flow import EXIT, live_names
-from fusepass.capture.effects.raise_operands import nodes_of
-from fusepass.capture.frame_state import BranchSite, Frame
+from fusepass.capture.branch.merge import (
+    Outputs,
+    Results,
+    merge,
+    merge_attributes,
+    merge_locals,
+    settle,
+)
+from fusepass.capture.branch.snapshot import Arm, OpenBranch, enter_blocks, restore_iterators
+from fusepass.capture.bytecode.control_flow import EXIT
+from fusepass.capture.bytecode.liveness import live_names
+from fusepass.capture.frame_state import BranchSite
+from fusepass.capture.masks.lowering import remove_data_sizes
 from fusepass.capture.masks.masked_store import lower_masked_stores
 from fusepass.capture.masks.mixed_index import split_mixed_indices
-from fusepass.capture.masks.unbacked_sizes import remove_data_sizes
 from fusepass.capture.mutation.shadow_copies import Shadows, shadow_arms, write_back
-from fusepass.capture.nodes.print_node import is_line_inside
+from fusepass.capture.nodes.events import is_line_inside, nodes_of
 from fusepass.capture.nodes.select_node import BRANCH, HIDES_GRAD, WRITTEN, Branch, select
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.arm_scalars import record_choice
@@ -30,57 +35,40 @@ from fusepass.torch_private.dynamo.side_effects import bind_attribute
 from fusepass.torch_private.dynamo.stack import constant_of, proxy_of, realized, wrap_tensor
 
 
-def join_arms(
-    translator: Any,
-    frame: Frame,
-    site_id: int,
-    before: Bindings,
-    arms: dict[bool, Arm],
-    join: int,
-    predicate: Any,
-    where: tuple[str, int],
-) -> BranchSite:
+def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
     """Turn two traced arms into one branch of the graph and put the translator at the join.
 
     Raises:
         Refusal: what the arms do or leave does not allow it; the translator is then unchanged.
     """
-    taken, other = arms[True], arms[False]
-    rewritten = _rewrite_arms(translator, site_id, {True: taken.nodes, False: other.nodes})
+    translator, taken, other = branch.translator, arms[True], arms[False]
+    rewritten = _rewrite_arms(branch, {True: taken.nodes, False: other.nodes})
     shadows = rewritten.shadows
     effects = translator.output.side_effects
     outputs = Outputs(settled=shadows.settled, effects=effects)
-    if join == EXIT:
-        index, finish = _merge_returns(translator, taken, other, outputs)
-    else:
-        index, finish = join, _merge_states(translator, before, taken, other, join, outputs)
-    bound = merge_attributes(
-        taken.writes, other.writes, lambda a, b, what: merge(a, b, what, outputs)
-    )
+    merge_states = _merge_returns if branch.join == EXIT else _merge_states
+    index, finish = merge_states(branch, taken, other, outputs)
+    bound = merge_attributes(taken.writes, other.writes, outputs)
     read = len(outputs.pairs)  # what follows is written back instead
     for final in shadows.finals.values():
-        ends = [proxy_of(translator, final[arm]) for arm in (True, False)]
-        outputs.pairs.append((ends[0], ends[1]))
+        outputs.pairs.append(
+            (proxy_of(translator, final[True]), proxy_of(translator, final[False]))
+        )
     pairs = [(a.node, b.node) for a, b in outputs.pairs]
-    predicate_node = predicate.as_proxy().node
-    verdict = _check_treatment(
-        translator, frame, site_id, predicate_node, pairs, outputs.numbers, rewritten, read
-    )
-    outer = frame.arms[-1] if frame.arms else None
-    branch = Branch(site_id, outer, verdict.treatment, verdict.gated, *where)
-    site = BranchSite(branch, None, verdict.decision(branch), predicate=predicate_node, pairs=pairs)
+    verdict = _check_treatment(branch, pairs, outputs.numbers, rewritten, read)
+    where = branch.place.file, branch.place.line
+    facts = Branch(branch.site, branch.outer, verdict.treatment, verdict.gated, *where)
+    site = BranchSite(facts, None, verdict.decision(branch.place), pairs=pairs)
     site.leaves_numbers = bool(outputs.numbers)
     tensors: list[Any] = []
     if pairs:
-        site.select, tensors = _record_select(
-            translator, branch, predicate, outputs.pairs, verdict, read
-        )
+        site.select, tensors = _record_select(branch, facts, outputs.pairs, verdict, read)
         write_back(translator, shadows, tensors[read:])
     elif not outputs.numbers:
-        frame.leave_arms((*taken.nodes, *other.nodes), site_id, branch.outer)
+        branch.frame.leave_arms((*taken.nodes, *other.nodes), branch.site, branch.outer)
     if outputs.numbers and verdict.treatment != "where":
         raise Refusal(Reason.PYTHON_VALUE, "a Python number differs between the arms")
-    numbers = [record_choice(translator, predicate, pair, branch) for pair in outputs.numbers]
+    numbers = [record_choice(translator, branch.predicate, pair, facts) for pair in outputs.numbers]
     results = Results(tensors, numbers, effects)
     finish(results)
     for item, name, value in bound:
@@ -106,43 +94,44 @@ class _FunctionalArms:
     partial: Refusal | None
 
 
-def _rewrite_arms(
-    translator: Any, site_id: int, nodes: dict[bool, list[fx.Node]]
-) -> _FunctionalArms:
+def _rewrite_arms(branch: OpenBranch, nodes: dict[bool, list[fx.Node]]) -> _FunctionalArms:
     """Take out of both arms what a select cannot stand behind: unknown sizes, stores, writes."""
-    fake_mode = translator.fake_mode
+    fake_mode = branch.translator.fake_mode
     for arm in nodes.values():
         split_mixed_indices(arm, fake_mode)
-    erased = remove_data_sizes(translator, nodes)
+    erased = remove_data_sizes(branch.translator, nodes)
     for arm in nodes.values():
         lower_masked_stores(arm, fake_mode)
-    shadows = shadow_arms(translator.output.graph, nodes, site_id, fake_mode)
+    shadows = shadow_arms(branch.graph, nodes, branch.site, fake_mode)
     for arm in nodes.values():
-        mark_total_functions(translator, arm)
+        legality.mark_total_functions(branch.translator, arm)
     return _FunctionalArms(nodes, shadows, erased, legality.check_arms(nodes))
 
 
 def _check_treatment(
-    translator: Any,
-    frame: Frame,
-    site_id: int,
-    predicate: fx.Node,
+    branch: OpenBranch,
     pairs: list[tuple[fx.Node, fx.Node]],
     numbers: list[tuple[Any, Any]],
     rewritten: _FunctionalArms,
     read: int,
 ) -> legality.BranchVerdict:
-    """How the branch may be treated, by what the arms do and the pairs that they leave.
-
-    Raises:
-        Refusal: it may not be captured.
-    """
-    raises_inside = any(site_id in inner.inside for inner in frame.sites)
-    _check_values_left([*pairs, *numbers], rewritten, raises_inside)
-    lines = [node for node in translator.output.graph.nodes if is_line_inside(node, predicate)]
-    _check_prints(lines, rewritten)
+    """Choose the treatment by what the arms do and leave; refuse a branch that must stay."""
+    predicate = branch.predicate.as_proxy().node
+    raises_inside = any(branch.site in inner.inside for inner in branch.frame.sites)
+    left = {getattr(side, "node", side) for pair in (*pairs, *numbers) for side in pair}
+    if not rewritten.erased.isdisjoint(left):
+        raise Refusal(Reason.SHAPE_MISMATCH, "the arms leave tensors whose size depends on data")
+    if raises_inside and rewritten.shadows.finals:
+        raise Refusal(Reason.RAISES, "an arm both raises and writes what existed before it")
+    lines = [node for node in branch.graph.nodes if is_line_inside(node, predicate)]
+    printed = {operand for node in lines for operand in nodes_of(node)}
+    if not rewritten.erased.isdisjoint(printed):
+        raise Refusal(Reason.SHAPE_MISMATCH, "an arm prints a tensor whose size depends on data")
+    if printed and rewritten.shadows.finals:
+        text = "an arm both prints and writes what existed before it"
+        raise Refusal(Reason.SIDE_EFFECT, text)
     verdict = legality.check_outputs(
-        translator, frame.options, predicate, pairs, rewritten.nodes, rewritten.partial, read=read
+        branch, predicate, pairs, rewritten.nodes, rewritten.partial, read=read
     )
     if raises_inside and verdict.treatment == "cond":
         raise Refusal(Reason.RAISES, f"an arm raises, and may not always run: {verdict.text}")
@@ -151,82 +140,55 @@ def _check_treatment(
     return verdict
 
 
-def _check_values_left(
-    pairs: list[tuple[Any, Any]], rewritten: _FunctionalArms, raises_inside: bool
-) -> None:
-    left = {getattr(side, "node", side) for pair in pairs for side in pair}
-    if not rewritten.erased.isdisjoint(left):
-        raise Refusal(Reason.SHAPE_MISMATCH, "the arms leave tensors whose size depends on data")
-    if raises_inside and rewritten.shadows.finals:
-        raise Refusal(Reason.RAISES, "an arm both raises and writes what existed before it")
-
-
-def _check_prints(lines: list[fx.Node], rewritten: _FunctionalArms) -> None:
-    """What an arm prints must still be there when it has been rewritten."""
-    operands = {operand for node in lines for operand in nodes_of(node)}
-    if not rewritten.erased.isdisjoint(operands):
-        raise Refusal(Reason.SHAPE_MISMATCH, "an arm prints a tensor whose size depends on data")
-    if operands and rewritten.shadows.finals:
-        text = "an arm both prints and writes what existed before it"
-        raise Refusal(Reason.SIDE_EFFECT, text)
-
-
 def _record_select(
-    translator: Any,
-    branch: Branch,
-    predicate: Any,
+    branch: OpenBranch,
+    facts: Branch,
     pairs: list[tuple[Any, Any]],
     verdict: legality.BranchVerdict,
     read: int,
 ) -> tuple[fx.Node, list[Any]]:
     """Put the select of a branch into the graph; the node and the tracked tensors it gives."""
     sides = tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
-    proxy = translator.output.create_proxy(
-        "call_function", select, (predicate.as_proxy(), *sides), {}
+    proxy = branch.translator.output.create_proxy(
+        "call_function", select, (branch.predicate.as_proxy(), *sides), {}
     )
-    meta = proxy.node.meta
-    meta["example_value"] = tuple(verdict.fakes)
-    meta[BRANCH] = branch
-    meta[WRITTEN] = read
+    fakes = verdict.fakes
+    proxy.node.meta |= {"example_value": tuple(fakes), BRANCH: facts, WRITTEN: read}
     if verdict.hides:
-        meta[HIDES_GRAD] = verdict.hides
-    tensors = [wrap_tensor(translator, proxy[i], fake) for i, fake in enumerate(verdict.fakes)]
+        proxy.node.meta[HIDES_GRAD] = verdict.hides
+    tensors = [wrap_tensor(branch.translator, proxy[i], fake) for i, fake in enumerate(fakes)]
     return proxy.node, tensors
 
 
 def _merge_states(
-    translator: Any, before: Bindings, taken: Arm, other: Arm, join: int, outputs: Outputs
-) -> Callable[[Results], None]:
-    a, b = taken.bindings, other.bindings
+    branch: OpenBranch, taken: Arm, other: Arm, outputs: Outputs
+) -> tuple[int, Callable[[Results], None]]:
+    """Join the stacks and locals of two arms at the instruction where they meet."""
+    translator, a, b = branch.translator, taken.bindings, other.bindings
     if len(a["stack"]) != len(b["stack"]):
         raise Refusal(Reason.UNTRACEABLE, "the arms leave stacks of different depth")
     if [id(x) for x in a["block_stack"]] != [id(x) for x in b["block_stack"]]:
         raise Refusal(Reason.SIDE_EFFECT, "the arms enter or leave different with-blocks")
-    if any(
-        a["symbolic_globals"].get(k) is not b["symbolic_globals"].get(k)
-        for k in {*a["symbolic_globals"], *b["symbolic_globals"]}
-    ):
+    one, two = a["symbolic_globals"], b["symbolic_globals"]
+    if any(one.get(name) is not two.get(name) for name in {*one, *two}):
         raise Refusal(Reason.SIDE_EFFECT, "an arm writes a global")
     if not _same_positions(taken, other):
         raise Refusal(Reason.LOOP, "the arms advance an iterator that existed before differently")
-    live = live_names(translator.f_code, translator.instructions, join) | set(
+    live = live_names(translator.f_code, translator.instructions, branch.join) | set(
         translator.cell_and_freevars()
     )
     stack = [
         merge(x, y, "the value of the expression", outputs)
         for x, y in zip(a["stack"], b["stack"], strict=True)
     ]
-    names = merge_locals(
-        a["symbolic_locals"], b["symbolic_locals"], live, before.values["symbolic_locals"], outputs
-    )
+    before = branch.before.values["symbolic_locals"]
+    names = merge_locals(a["symbolic_locals"], b["symbolic_locals"], live, before, outputs)
 
     def finish(results: Results) -> None:
-        translator.stack = [settle(value, results) for value in stack]
-        translator.symbolic_locals = {n: settle(value, results) for n, value in names.items()}
-        enter_blocks(translator, other)
+        _adopt(translator, other, stack, names)(results)
         restore_iterators(other.iterators)
 
-    return finish
+    return branch.join, finish
 
 
 def _same_positions(taken: Arm, other: Arm) -> bool:
@@ -238,15 +200,13 @@ def _same_positions(taken: Arm, other: Arm) -> bool:
     held = {id(v) for v in [*other.bindings["stack"], *other.bindings["symbolic_locals"].values()]}
     there = {id(iterator): state for iterator, state in taken.iterators}
     for iterator, state in other.iterators:
-        if id(iterator) in held and not _same_state(there.get(id(iterator), {}), state):
-            return False
+        if id(iterator) in held:
+            older = there.get(id(iterator), {})
+            if older.keys() != state.keys() or not all(
+                _same_part(older[k], state[k]) for k in state
+            ):
+                return False
     return True
-
-
-def _same_state(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    if a.keys() != b.keys():
-        return False
-    return all(map(_same_part, a.values(), (b[k] for k in a)))
 
 
 def _same_part(a: Any, b: Any) -> bool:
@@ -256,10 +216,12 @@ def _same_part(a: Any, b: Any) -> bool:
 
 
 def _merge_returns(
-    translator: Any, taken: Arm, other: Arm, outputs: Outputs
+    branch: OpenBranch, taken: Arm, other: Arm, outputs: Outputs
 ) -> tuple[int, Callable[[Results], None]]:
     """Join two arms that both stand before a return: only the returned value matters."""
+    translator = branch.translator
     a_inst, b_inst = translator.instructions[taken.index], translator.instructions[other.index]
+    left, right = taken.bindings["stack"][-1:], other.bindings["stack"][-1:]
     if a_inst.opname == "RETURN_CONST" and b_inst.opname == "RETURN_CONST":
         if type(a_inst.argval) is not type(b_inst.argval) or a_inst.argval != b_inst.argval:
             raise Refusal(
@@ -267,23 +229,27 @@ def _merge_returns(
             )
         return other.index, _adopt(translator, other, [])
     if "RETURN_CONST" in (a_inst.opname, b_inst.opname):
-        const, value_arm = (a_inst, other) if a_inst.opname == "RETURN_CONST" else (b_inst, taken)
-        constant, value = constant_of(realized(value_arm.bindings["stack"][-1]))
+        first = a_inst.opname == "RETURN_CONST"
+        const, arm, stack = (a_inst, other, right) if first else (b_inst, taken, left)
+        constant, value = constant_of(realized(stack[0]))
         if not constant or type(value) is not type(const.argval) or value != const.argval:
             raise Refusal(
                 Reason.PYTHON_VALUE, f"one arm returns {const.argval!r}, the other another value"
             )
-        return value_arm.index, _adopt(translator, value_arm, [value_arm.bindings["stack"][-1]])
-    value = merge(
-        taken.bindings["stack"][-1], other.bindings["stack"][-1], "the returned value", outputs
-    )
+        return arm.index, _adopt(translator, arm, stack)
+    value = merge(left[0], right[0], "the returned value", outputs)
     return other.index, _adopt(translator, other, [value])
 
 
-def _adopt(translator: Any, arm: Arm, stack: list[Any]) -> Callable[[Results], None]:
+def _adopt(
+    translator: Any, arm: Arm, stack: list[Any], names: dict[str, Any] | None = None
+) -> Callable[[Results], None]:
+    """Put the translator where an arm is, with joined values on its stack and under these names."""
+    names = arm.bindings["symbolic_locals"] if names is None else names
+
     def finish(results: Results) -> None:
         translator.stack = [settle(value, results) for value in stack]
-        translator.symbolic_locals = dict(arm.bindings["symbolic_locals"])
+        translator.symbolic_locals = {n: settle(value, results) for n, value in names.items()}
         enter_blocks(translator, arm)
 
     return finish

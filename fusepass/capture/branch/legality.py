@@ -6,6 +6,7 @@ they leave, then what it costs. Facts come from fake tensors, so nothing here de
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -15,20 +16,28 @@ import torch
 from torch import fx
 
 from fusepass.capture.branch.cond_legality import check_cond
-from fusepass.capture.nodes.select_node import Branch
+from fusepass.capture.branch.snapshot import OpenBranch
+from fusepass.capture.place import Place
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.cost import roofline
-from fusepass.graph.dataflow.effects import copies_between_devices, is_random, written_nodes
+from fusepass.graph.dataflow.effects import (
+    copies_between_devices,
+    is_random,
+    is_state_change,
+    written_nodes,
+)
 from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety import saved_for_backward
 from fusepass.graph.safety.gradient_gates import changes_output_strides, zero_safe
 from fusepass.graph.safety.tensor_kinds import begins_transform
-from fusepass.graph.safety.totality import partial_reason
+from fusepass.graph.safety.totality import KNOWN_TOTAL, partial_reason
 from fusepass.options import Options
-from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.torch_private.fx.graphs import known_equal, size_hint
+from fusepass.report.decision import Decision, Outcome, Reason
+from fusepass.torch_private.dynamo.calls import subgraph_of
+from fusepass.torch_private.fx.graphs import known_equal, tree_flatten
+from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.torch_private.inductor.checkpoints import is_checkpointed
 
 Nodes = dict[bool, list[fx.Node]]
@@ -58,23 +67,46 @@ class BranchVerdict:
     estimates: dict[str, float]
     hides: tuple[int, ...] = ()
 
-    def decision(self, branch: Branch) -> Decision:
+    def decision(self, place: Place) -> Decision:
         """The line of the report for this branch."""
-        return Decision(
-            Station.CAPTURE,
-            "branch",
-            Outcome.APPLIED,
-            self.reason,
-            self.text,
-            self.treatment,
-            branch.file,
-            branch.line,
-            self.estimates,
-        )
+        made = place.decided(Outcome.APPLIED, self.reason, self.text, self.treatment)
+        return dataclasses.replace(made, candidates=self.estimates)
+
+
+def mark_total_functions(translator: Any, nodes: list[fx.Node]) -> None:
+    """Mark the calls of a custom ``autograd.Function`` that are total, forward and backward.
+
+    In training Dynamo records one as a call of a higher-order operator with two graphs. The arm not
+    taken runs both, the backward with a zero gradient; what comes out of that the gates of its
+    operands keep back, as they do for any operation.
+    """
+    for node in nodes:
+        if op_name(node) == "autograd_function_apply":
+            bodies: Any = [subgraph_of(translator, arg) for arg in node.args[:2]]
+            total = all(body is not None and _is_total(body.graph) for body in bodies)
+            if total and _has_all_gradients(bodies[1].graph):
+                node.meta[KNOWN_TOTAL] = True
+
+
+def _is_total(graph: fx.Graph) -> bool:
+    return not any(
+        node.op in ("call_module", "get_attr")
+        or is_random(node)
+        or (is_state_change(node) and op_name(node) != "_set_grad_enabled")
+        or written_nodes(node)
+        or partial_reason(node) is not None
+        for node in graph.nodes
+    )
+
+
+def _has_all_gradients(backward: fx.Graph) -> bool:
+    """Whether no operand gets None: eager leaves that out, and a selection would send a zero."""
+    parts = tree_flatten(backward.output_node().args)[0]
+    return all(isinstance(part, fx.Node) for part in parts)
 
 
 def check_arms(arms: Nodes) -> Refusal | None:
-    """What the arms do: writes, then operations that can fail, then random draws.
+    """Check what the arms do: writes, then operations that can fail, then random draws.
 
     Returns:
         Why the arm that is not taken must not run, or None when both may.
@@ -99,21 +131,20 @@ def check_arms(arms: Nodes) -> Refusal | None:
                         Reason.SIDE_EFFECT,
                         f"{op_name(node)} writes memory that existed before the arm",
                     )
-    for nodes in arms.values():
-        for node in nodes:
-            why = None if is_random(node) else partial_reason(node)
-            if why is not None:
-                return Refusal(Reason.PARTIAL_OP, why)
-    for nodes in arms.values():
-        for node in nodes:
-            if is_random(node):
-                return Refusal(Reason.RANDOM_OP, f"{op_name(node)} draws random numbers in an arm")
-    return None
+    random: Refusal | None = None
+    for node in chain(*arms.values()):
+        if is_random(node):
+            text = f"{op_name(node)} draws random numbers in an arm"
+            random = random or Refusal(Reason.RANDOM_OP, text)
+            continue
+        why = partial_reason(node)
+        if why is not None:
+            return Refusal(Reason.PARTIAL_OP, why)
+    return random
 
 
 def check_outputs(
-    translator: Any,
-    options: Options,
+    branch: OpenBranch,
     predicate: fx.Node,
     pairs: Pairs,
     arms: Nodes,
@@ -121,21 +152,12 @@ def check_outputs(
     *,
     read: int,
 ) -> BranchVerdict:
-    """What the arms leave, and which treatment pays.
+    """Check what the arms leave, and choose the treatment that pays.
 
-    Args:
-        translator: Dynamo's translator.
-        options: the options in force.
-        predicate: node of the 0-d bool tested.
-        pairs: nodes the arms left, as (taken, other).
-        arms: nodes of each arm.
-        untaken: why the arm that is not taken must not run, or None.
-        read: how many pairs the program reads; the others are written back into older memory.
-
-    Raises:
-        Refusal: dtype, device, shape, stride, gradient or cost do not allow one graph.
+    ``untaken`` says why the arm that is not taken must not run. The program reads the first
+    ``read`` pairs; the others are written back into older memory.
     """
-    tested = tensor_value(predicate)
+    translator, options, tested = branch.translator, branch.frame.options, tensor_value(predicate)
     if untaken is not None and not pairs:
         raise untaken
     fakes: list[torch.Tensor] = []
@@ -156,14 +178,8 @@ def check_outputs(
         why, writes = Refusal(reason, text), len(pairs) > read
         inside = is_checkpointed(translator)
         check_cond(options, tested, why, arms, fakes, writes=writes, checkpointed=inside)
-    gated = (
-        treatment == "where"
-        and trained
-        and not all(zero_safe(node) for nodes in arms.values() for node in nodes)
-    )
-    if gated and changes_output_strides(
-        arms, [n for pair in pairs for n in pair], translator.fake_mode
-    ):
+    gated = treatment == "where" and trained and not all(map(zero_safe, chain(*arms.values())))
+    if gated and changes_output_strides(arms, [*chain(*pairs)], translator.fake_mode):
         raise Refusal(
             Reason.STRIDE_MISMATCH,
             "gating the operands of an arm for training would change its strides",
@@ -254,7 +270,7 @@ def _choose(
         return "where", Reason.FORCED, "options ask for where", {}
     if options.treatment == "cond":
         return "cond", Reason.FORCED, "options ask for cond", {}
-    for node in (n for nodes in arms.values() for n in nodes):
+    for node in chain(*arms.values()):
         if copies_between_devices(node):
             raise Refusal(Reason.COST, f"{op_name(node)} in an arm copies between devices")
     estimates = roofline.estimates(arms, pairs, tested.device, training=trained)

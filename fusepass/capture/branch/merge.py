@@ -6,12 +6,18 @@ containers built in the arms are joined item by item. Anything else is refused.
 An object (a dataclass, a model's output, an instance of any class that is built by ``__init__``
 alone) has been made twice, once in each arm. The one of the arm traced last goes on, as Dynamo
 keeps it: a class and attributes still to be set, which now are the joined ones.
+
+Attributes and buffers of older objects (``self.x_min = …``, ``register_buffer``) are writes that
+Dynamo keeps pending until the graph has run. Between the arms they are taken out again, and where
+the arms meet each attribute is bound once, to the selected value. One that one arm only binds stays
+a graph break: not taken, eager leaves the very object that was there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,16 +27,8 @@ from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.arm_scalars import is_choice
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import containers as torch_containers
+from fusepass.torch_private.dynamo import side_effects, stack
 from fusepass.torch_private.dynamo.containers import Container, container_items, kind_of
-from fusepass.torch_private.dynamo.stack import (
-    constant_of,
-    is_any_tensor,
-    is_plain_tensor,
-    number_node,
-    realized,
-    same_symbol,
-    with_node,
-)
 from fusepass.torch_private.fx.tensor_kinds import own_rules_of, why_not_plain
 
 
@@ -69,20 +67,17 @@ class Outputs:
 
     def add(self, taken: Any, other: Any) -> Pending:
         """Slot for this pair; a pair already there is reused, so aliases stay one tensor."""
-        return self.add_proxies(taken.as_proxy(), other.as_proxy())
-
-    def add_proxies(self, taken: fx.Proxy, other: fx.Proxy) -> Pending:
-        """The same for proxies."""
+        pair = taken.as_proxy(), other.as_proxy()
         for position, (a, b) in enumerate(self.pairs):
-            if a.node is taken.node and b.node is other.node:
-                return Pending(position)
-        self.pairs.append((taken, other))
-        return Pending(len(self.pairs) - 1)
+            if a.node is pair[0].node and b.node is pair[1].node:
+                return Pending("tensors", position)
+        self.pairs.append(pair)
+        return Pending("tensors", len(self.pairs) - 1)
 
-    def add_number(self, taken: Any, other: Any) -> PendingNumber:
+    def add_number(self, taken: Any, other: Any) -> Pending:
         """Slot for values of which one or both are Python numbers."""
         self.numbers.append((taken, other))
-        return PendingNumber(len(self.numbers) - 1)
+        return Pending("numbers", len(self.numbers) - 1)
 
     def common(self, taken: Any, other: Any) -> Any:
         """The one tensor that two tracked values are, or None when they are two."""
@@ -93,20 +88,14 @@ class Outputs:
         for value, node in zip((taken, other), nodes, strict=True):
             if node is older[0]:
                 return value
-        return with_node(taken, older[0])
+        return stack.with_node(taken, older[0])
 
 
 @dataclass(frozen=True)
 class Pending:
-    """Stands for an output of the branch until its node exists."""
+    """Stands for a value in one list of the results until it exists."""
 
-    position: int
-
-
-@dataclass(frozen=True)
-class PendingNumber:
-    """Stands for a number that differs between the arms."""
-
+    of: str
     position: int
 
 
@@ -136,8 +125,7 @@ def merge_locals(
 ) -> dict[str, Any]:
     """Join two sets of locals; names nobody reads any more and that differ are dropped.
 
-    Raises:
-        Refusal: a live name is bound in one arm only, or its values cannot be joined.
+    A name that is read must be bound in both arms.
     """
     merged: dict[str, Any] = {}
     for name in [*taken, *(n for n in other if n not in taken)]:
@@ -156,17 +144,13 @@ def merge_locals(
 
 
 def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
-    """Join two tracked values into one, a :class:`Pending` or a :class:`PendingContainer`.
-
-    Raises:
-        Refusal: the values differ in a way only Python could express.
-    """
+    """Join two tracked values, if need be into a pending one; refuse what no graph can hold."""
     if taken is other:
         return taken
-    taken, other = realized(taken), realized(other)
+    taken, other = stack.realized(taken), stack.realized(other)
     if taken is other:
         return taken
-    if is_any_tensor(taken) and is_any_tensor(other):
+    if stack.is_any_tensor(taken) and stack.is_any_tensor(other):
         same = outputs.common(taken, other)
         if same is not None and own_rules_of(taken) == own_rules_of(other):
             return same
@@ -174,8 +158,8 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
         if why is None:
             return outputs.add(taken, other)
         raise Refusal(Reason.PYTHON_VALUE, f"{what} {why} in an arm")
-    constant, value = constant_of(taken)
-    other_constant, other_value = constant_of(other)
+    constant, value = stack.constant_of(taken)
+    other_constant, other_value = stack.constant_of(other)
     if constant and other_constant:
         if _same_constant(value, other_value):
             return taken
@@ -184,13 +168,13 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
         raise Refusal(
             Reason.PYTHON_VALUE, f"{what} is {value!r} in one arm and {other_value!r} in the other"
         )
-    if same_symbol(taken, other):
+    if stack.same_symbol(taken, other):
         return taken
     left = _number_or_tensor(taken, constant, value)
     right = _number_or_tensor(other, other_constant, other_value)
     if left is not None and right is not None:
         return outputs.add_number(left, right)
-    joined = merge_containers(taken, other, what, outputs, merge)
+    joined = merge_containers(taken, other, what, outputs)
     if joined is not None:
         return joined
     if type(taken) is type(other) and _same_source(taken, other):
@@ -207,15 +191,26 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
 def settle(value: Any, results: Results) -> Any:
     """Replace what :func:`merge` left pending by what now exists."""
     if isinstance(value, Pending):
-        return results.tensors[value.position]
-    if isinstance(value, PendingNumber):
-        return results.numbers[value.position]
-    if isinstance(value, PendingContainer):
-        made = results.made
-        if id(value) not in made:
-            made[id(value)] = settle_container(value, results, settle)
-        return made[id(value)]
-    return value
+        return getattr(results, value.of)[value.position]
+    if not isinstance(value, PendingContainer):
+        return value
+    made, like = results.made, value.like
+    if id(value) not in made:
+        if like.kind == "object":
+            made[id(value)] = like.value  # it may hold itself
+        items: Any
+        items, attributes = (
+            {key: settle(part, results) for key, part in held.items()}
+            for held in (value.items, value.attributes)
+        )
+        if not isinstance(like.items, dict):
+            items = list(items.values())
+        made[id(value)] = (
+            torch_containers.fill_object(like, results.effects, items, attributes)
+            if like.kind == "object"
+            else torch_containers.rebuilt(like, items)
+        )
+    return made[id(value)]
 
 
 def _is_number(value: Any) -> bool:
@@ -226,8 +221,8 @@ def _number_or_tensor(tracked: Any, constant: bool, value: Any) -> Any:
     """A Python number itself, the proxy of a tensor or of another such number, or None."""
     if constant:
         return value if _is_number(value) else None
-    node = number_node(tracked)
-    if is_plain_tensor(tracked) or (node is not None and is_choice(node)):
+    node = stack.number_node(tracked)
+    if stack.is_plain_tensor(tracked) or (node is not None and is_choice(node)):
         return tracked.as_proxy()
     return None
 
@@ -252,9 +247,9 @@ def _same_source(a: Any, b: Any) -> bool:
 
 
 def _describe(value: Any) -> str:
-    if is_any_tensor(value):
+    if stack.is_any_tensor(value):
         return "a tensor"
-    constant, python = constant_of(value)
+    constant, python = stack.constant_of(value)
     held = container_items(value)
     if held is not None:
         return str(getattr(held[0], "__self__", held[0]).__name__)
@@ -262,20 +257,11 @@ def _describe(value: Any) -> str:
 
 
 def merge_containers(
-    taken: Any, other: Any, what: str, outputs: Outputs, merge: Callable[..., Any]
+    taken: Any, other: Any, what: str, outputs: Outputs
 ) -> PendingContainer | None:
     """Join two containers of one class, or None when they are not such a pair.
 
-    Args:
-        taken: what the arm taken left.
-        other: what the other arm left.
-        what: what a person calls it.
-        outputs: the pairs of tensors to select between; gains those inside.
-        merge: joins two tracked values.
-
-    Raises:
-        Refusal: the containers differ in their keys, length or attributes, or in which other names
-            they go by.
+    They must have the same keys, length and attributes, and go by the same names.
     """
     left = torch_containers.container_of(taken, outputs.effects)
     right = torch_containers.container_of(other, outputs.effects)
@@ -287,15 +273,12 @@ def merge_containers(
         if key == id(taken) and partner == id(other):
             return joined
     _check_structure(left, right, what)
-    keyed = isinstance(left.items, dict)
-    joined = PendingContainer(right, {} if keyed else [], {})
+    joined = PendingContainer(right, {}, {})
     outputs.containers[id(taken)] = (id(other), joined)
-    if keyed:
-        for key, value in right.items.items():
-            joined.items[key] = merge(left.items[key], value, f"{what}[…]", outputs)
-    elif left.items is not None:
-        for n, (x, y) in enumerate(zip(left.items, right.items, strict=True)):
-            joined.items.append(merge(x, y, f"{what}[{n}]", outputs))
+    keyed = isinstance(left.items, dict)
+    for key, value in right.items.items() if keyed else enumerate(right.items or ()):
+        place = f"{what}[{'…' if keyed else key}]"
+        joined.items[key] = merge(left.items[key], value, place, outputs)
     for name, value in left.attributes.items():
         place = f"attribute {name!r} of {what}"
         joined.attributes[name] = merge(value, right.attributes[name], place, outputs)
@@ -318,18 +301,90 @@ def _check_structure(left: Container, right: Container, what: str) -> None:
         raise Refusal(Reason.PYTHON_VALUE, text)
 
 
-def settle_container(
-    pending: PendingContainer, results: Results, settle: Callable[[Any, Results], Any]
-) -> Any:
-    """The container, with what :func:`merge_containers` left pending inside it settled."""
-    like = pending.like
-    if like.kind == "object":
-        results.made[id(pending)] = like.value  # it may hold itself
-    if isinstance(pending.items, dict):
-        items: Any = {key: settle(value, results) for key, value in pending.items.items()}
-    else:
-        items = [settle(value, results) for value in pending.items]
-    if like.kind != "object":
-        return torch_containers.rebuilt(like, items)
-    attributes = {name: settle(value, results) for name, value in pending.attributes.items()}
-    return torch_containers.fill_object(like, results.effects, items, attributes)
+Place = tuple[int, Any]  # identity of the tracked object, and the attribute's name
+
+
+@dataclass
+class AttributeWrites:
+    """What one arm bound, and what was pending before it.
+
+    Attributes:
+        effects: Dynamo's pending side effects.
+        pending: pending attribute writes before the arm.
+        dicts: dictionaries of buffers the arm wrote, and their items before it.
+        bound: what the arm bound, by place; the tracked object stands beside the value.
+    """
+
+    effects: Any
+    pending: dict[Any, dict[str, Any]] = field(default_factory=dict)
+    dicts: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    bound: dict[Place, tuple[Any, Any]] = field(default_factory=dict)
+
+    def collect(self) -> None:
+        """Note what the arm bound, and put everything back to what was pending before it."""
+        restored = {item: dict(writes) for item, writes in self.pending.items()}
+        for item, writes in self.effects.store_attr_mutations.items():
+            before = self.pending.get(item, {})
+            if stack.is_existing_mutation(item):
+                changed = {n: value for n, value in writes.items() if before.get(n) is not value}
+                self.bound |= {(id(item), n): (item, value) for n, value in changed.items()}
+            elif item not in self.pending:
+                restored[item] = writes
+        self.effects.store_attr_mutations = restored
+        for held, items in self.dicts.values():
+            now = side_effects.held_items(held)
+            if isinstance(items, frozenset):
+                if items != frozenset(now):
+                    raise Refusal(Reason.SIDE_EFFECT, "an arm changes which buffers are saved")
+                continue
+            changed = {key: value for key, value in now.items() if items.get(key) is not value}
+            self.bound |= {(id(held), key): (held, value) for key, value in changed.items()}
+            side_effects.set_held_items(held, items)
+
+
+@contextlib.contextmanager
+def attribute_writes(translator: Any, iterators: Iterable[Any]) -> Iterator[AttributeWrites]:
+    """Inside, attributes and buffers of older objects may be bound; :meth:`collect` undoes it.
+
+    Older ``iterators`` may be advanced, because somebody else puts them back.
+    """
+    advanced = {id(iterator) for iterator in iterators}
+    effects = translator.output.side_effects
+    writes = AttributeWrites(
+        effects, {item: dict(w) for item, w in effects.store_attr_mutations.items()}
+    )
+
+    def allowed(item: Any) -> bool:
+        if id(item) in advanced:
+            return True
+        if stack.is_existing_mutation(item) and side_effects.is_plain_object(item):
+            return True
+        kind = side_effects.buffer_container(item)
+        if kind is None:
+            return False
+        if id(item) not in writes.dicts:
+            items = side_effects.held_items(item)
+            writes.dicts[id(item)] = (item, frozenset(items) if kind == "set" else dict(items))
+        return True
+
+    with side_effects.side_effects_allowed(effects, allowed):
+        yield writes
+
+
+def merge_attributes(
+    taken: AttributeWrites, other: AttributeWrites, outputs: Outputs
+) -> list[tuple[Any, Any, Any]]:
+    """Join what the arms bound, as (tracked object, name, merged value).
+
+    An attribute that one arm only binds is refused.
+    """
+    merged = []
+    for place in [*taken.bound, *(p for p in other.bound if p not in taken.bound)]:
+        name = stack.constant_of(place[1])[1] or place[1]
+        if place not in taken.bound or place not in other.bound:
+            text = f"one arm only writes an attribute that existed before it ({name})"
+            raise Refusal(Reason.SIDE_EFFECT, text)
+        item, value = taken.bound[place]
+        joined = merge(value, other.bound[place][1], f"attribute {name!r}", outputs)
+        merged.append((item, place[1], joined))
+    return merged

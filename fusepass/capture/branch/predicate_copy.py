@@ -17,18 +17,12 @@ def copy_predicates(graph: fx.Graph, fake_mode: Any) -> None:
 
     ``if not self.ready: …; self.ready.fill_(True)``. Selections read the predicate where the arms
     meet, and backward reads it again.
-
-    Args:
-        graph: the complete graph of a frame, selects and choices between numbers in it.
-        fake_mode: the mode its fake tensors compute under.
     """
     nodes, keys = list(graph.nodes), (BRANCH, NUMBER)
-    joins = [
-        (node, node.meta[key]) for node in nodes for key in (BRANCH, NUMBER) if key in node.meta
-    ]
+    joins = [(node, node.meta[key]) for node in nodes for key in keys if key in node.meta]
     if not joins:
         return
-    history = WriteHistory(graph, nodes[-1])
+    history = WriteHistory(graph)
     branches: dict[int, Branch] = {branch.site: branch for _, branch in joins}
     first: dict[int, fx.Node] = {}
     for node in nodes:

@@ -1,54 +1,39 @@
-"""Trace an arm that only raises, and replace the branch by a sink node.
+"""Trace an arm that only raises, and replace the branch by a sink node; trace messages.
 
 The arm is traced up to its ``raise`` like any other, but what only its message needs is tagged:
 those nodes leave the graph later and run when the exception is due. The translator then goes on in
-the other arm, as if there had been no branch.
+the other arm, as if there had been no branch. The text of a print or log call is traced in the same
+way (effects/print_hooks.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import fx
 
-from fusepass.capture.branch.snapshot import Bindings, modes, pending_mutations
+from fusepass.capture.branch import snapshot
 from fusepass.capture.bytecode import exception_handlers
-from fusepass.capture.bytecode.instructions import RETURNS
-from fusepass.capture.effects.message_trace import (
-    autocast_now,
-    check_message,
-    message,
-    tag_as_message,
-)
+from fusepass.capture.bytecode.control_flow import RETURNS
 from fusepass.capture.frame_state import BranchSite, Frame
-from fusepass.capture.nodes.raise_node import SINK, Sink, sink
+from fusepass.capture.nodes.events import MESSAGE, Modes, Sink, record_event
 from fusepass.capture.nodes.select_node import Branch
 from fusepass.capture.nodes.value_recipe import ValueWriter
 from fusepass.capture.refusal import Refusal
-from fusepass.graph.ops.op_names import tensor_value
-from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.graph.dataflow.effects import is_random, written_nodes
+from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.graph.safety.totality import depends_on_data
+from fusepass.report.decision import Outcome, Reason
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.compile_state import is_dynamos_file, is_internal_file
-from fusepass.torch_private.dynamo.errors.raising import (
-    exception_parts,
-    frames_outwards,
-    is_handling_exception,
-    is_nested_graph,
-    pending_changes,
-    prints_waiting,
-    random_call_count,
-)
-from fusepass.torch_private.dynamo.errors.stop_reasons import python_error, why_stopped
-from fusepass.torch_private.dynamo.frame_end import line_of
-from fusepass.torch_private.dynamo.stack import (
-    constant_of,
-    observed_exceptions,
-    realized,
-    restart_errors,
-    unsupported_errors,
-)
+from fusepass.torch_private.dynamo.deferred_values import message_tracing
+from fusepass.torch_private.dynamo.errors import raising
+from fusepass.torch_private.dynamo.errors.error_text import python_error
+from fusepass.torch_private.dynamo.errors.stop_reasons import why_stopped
+from fusepass.torch_private.dynamo.source_lines import line_of
 
 _MAX_SINKS = 1024  # more in one graph: a loop that only an exception ends
 
@@ -60,9 +45,9 @@ class Raised(Exception):
         super().__init__()
         operands = translator.stack[len(translator.stack) - instruction.arg :]
         self.again = instruction.arg == 0
-        self.value = realized(operands[0]) if operands else None
-        self.cause = realized(operands[1]) if len(operands) > 1 else None
-        parts = None if self.value is None else exception_parts(self.value)
+        self.value = stack.realized(operands[0]) if operands else None
+        self.cause = stack.realized(operands[1]) if len(operands) > 1 else None
+        parts = None if self.value is None else raising.exception_parts(self.value)
         self.seen_by = None if parts is None else exception_handlers.who_sees(translator, parts[0])
         self.stack = tuple(user_stack(translator))
         # Dynamo may hand it no overload where eager finds one (``len`` of a subclass, torch 2.11).
@@ -79,73 +64,86 @@ def on_raise(translator: Any, frame: Frame | None, instruction: Any) -> None:
     raise Raised(translator, instruction)
 
 
-def record_sink(
-    translator: Any,
-    frame: Frame,
-    site_id: int,
-    before: Bindings,
-    raising: tuple[int, list[Any], int],
-    predicate: Any,
-    when: bool,
-    where: tuple[str, int],
-) -> BranchSite:
-    """Trace the arm that raises and record a sink; the translator is left where it was before.
+@contextlib.contextmanager
+def message(translator: Any, frame: Frame) -> Iterator[None]:
+    """Inside, a message is traced: no partial graph, no handler, nothing from outside is written.
 
-    Args:
-        translator: Dynamo's translator.
-        frame: capture's state for this frame.
-        site_id: number of the site.
-        before: the translator's state at the branch.
-        raising: where the raising arm starts, the stack it starts with, and the join it must not
-            get to.
-        predicate: the tracked 0-d bool tensor tested.
-        when: which outcome of the predicate raises.
-        where: file and line of the branch.
+    What is computed from data stays open until the graph has run
+    (torch_private/dynamo/deferred_values.py).
+    """
+    frame.in_message = True
+    try:
+        with (
+            snapshot.closed_scope(translator, _refuse_handling),
+            message_tracing(translator, depends_on_data),
+        ):
+            yield
+    finally:
+        frame.in_message = False
+
+
+def _refuse_handling(error: Any) -> None:
+    raise Refusal(Reason.RAISES, f"an arm raises {python_error(error)}")
+
+
+def tag_as_message(graph: fx.Graph, last: fx.Node | None, site_id: int) -> list[fx.Node]:
+    """Mark what was recorded after ``last`` as not part of the program's main path."""
+    nodes = snapshot.recorded_since(graph, last)
+    for node in nodes:
+        node.meta.setdefault(MESSAGE, site_id)
+    return nodes
+
+
+def check_message(nodes: list[fx.Node], whose: str) -> None:
+    """Refuse a message that draws random numbers or writes: it runs later, and only if needed."""
+    for node in nodes:
+        if is_random(node):
+            text = f"{whose} draws random numbers ({op_name(node)})"
+            raise Refusal(Reason.RANDOM_OP, text)
+        if written_nodes(node):
+            raise Refusal(Reason.SIDE_EFFECT, f"{whose} writes memory ({op_name(node)})")
+
+
+def record_sink(branch: snapshot.OpenBranch, arm: bool) -> BranchSite:
+    """Trace the arm that raises and record a sink; the translator is left where it was before.
 
     Raises:
         Refusal: the exception could not be raised after the graph as eager raises it.
     """
+    translator, frame, before, place = branch.translator, branch.frame, branch.before, branch.place
     check_site(translator, frame)
-    bad = _bad(translator, frame, predicate, when)
-    prints = prints_waiting(translator)
-    graph = translator.output.graph
-    last = next(iter(reversed(graph.nodes)))
-    frame.due = bad
+    frame.due = bad = _bad(branch, arm)
+    prints = raising.prints_waiting(translator)
+    last = snapshot.last_node(branch.graph)
     try:
-        raised = _trace(translator, frame, raising)
+        raised = _trace(branch, arm)
     finally:
         frame.due = None
-        nodes = tag_as_message(graph, last, site_id)
-        after = modes(), pending_mutations(translator)
+        nodes = tag_as_message(branch.graph, last, branch.site)
+        after = snapshot.modes(), snapshot.pending_mutations(translator)
         before.restore()
     if after != (before.modes, before.mutations):
         raise Refusal(Reason.SIDE_EFFECT, "the arm that raises changes something outside first")
     check_message(nodes, "the arm that raises")
-    if prints_waiting(translator) != prints:
+    if raising.prints_waiting(translator) != prints:
         raise Refusal(Reason.SIDE_EFFECT, "the arm that raises prints first")
-    _write_sink(translator, site_id, bad, raised, where)
-    branch = Branch(site_id, frame.arms[-1] if frame.arms else None, "sink", False, *where)
+    _write_sink(translator, branch.site, bad, raised)
+    facts = Branch(branch.site, branch.outer, "sink", False, place.file, place.line)
     text = "the exception is raised after the graph: one read-back per call"
-    decision = Decision(
-        Station.CAPTURE, "branch", Outcome.APPLIED, Reason.RAISES, text, "sink", *where
-    )
+    decision = place.decided(Outcome.APPLIED, Reason.RAISES, text, "sink")
     inside = frozenset(site for site, _ in frame.arms)
-    return BranchSite(branch, None, decision, predicate=predicate.as_proxy().node, inside=inside)
+    return BranchSite(facts, None, decision, inside=inside)
 
 
 def check_site(translator: Any, frame: Frame) -> None:
-    """What can be said before what raises is traced.
-
-    Raises:
-        Refusal: no exception that is due here can wait until the graph has run.
-    """
+    """Refuse a site at which no exception can wait until the graph has run."""
     if not frame.options.rule_on("sink"):
         raise Refusal(Reason.RULE_OFF, "options ask to keep branches that only raise")
-    if is_nested_graph(translator):
+    if raising.is_nested_graph(translator):
         raise Refusal(Reason.RAISES, "an arm only raises, in the body of a higher-order operator")
-    if is_handling_exception(translator):
+    if raising.is_handling_exception(translator):
         raise Refusal(Reason.RAISES, "an arm only raises, while another exception is handled")
-    pending = pending_changes(translator)
+    pending = raising.pending_changes(translator)
     if pending is not None:
         text = (
             f"an arm only raises, and what eager does before it would come after it here: {pending}"
@@ -155,9 +153,11 @@ def check_site(translator: Any, frame: Frame) -> None:
         raise Refusal(Reason.LOOP, "the same graph raises at more than a thousand places")
 
 
-def _bad(translator: Any, frame: Frame, predicate: Any, when: bool) -> Any:
+def _bad(branch: snapshot.OpenBranch, when: bool) -> Any:
     """The 0-d bool tensor that says whether the exception is due, outer branches included."""
-    tests = [(frame.predicates[site], arm) for site, arm in frame.arms] + [(predicate, when)]
+    translator, frame = branch.translator, branch.frame
+    tests = [(frame.predicates[site], arm) for site, arm in frame.arms]
+    tests.append((branch.predicate, when))
     bad: Any = None
     for tested, outcome in tests:
         test = tested
@@ -167,41 +167,37 @@ def _bad(translator: Any, frame: Frame, predicate: Any, when: bool) -> Any:
         if bad is None:
             bad = test
             continue
-        if _device(bad) != _device(test):
+        values = [tensor_value(one.as_proxy().node) for one in (bad, test)]
+        if len({value.device for value in values if value is not None}) > 1:
             raise Refusal(Reason.DEVICE_MISMATCH, "nested branches test tensors on two devices")
         both = (bad.as_proxy(), test.as_proxy())
         bad = stack.wrap_call(translator, "call_function", torch.logical_and, both, {})
     return bad
 
 
-def _device(tracked: Any) -> Any:
-    value = tensor_value(tracked.as_proxy().node)
-    return None if value is None else value.device
+def _trace(branch: snapshot.OpenBranch, arm: bool) -> Raised:
+    translator = branch.translator
+    branch.enter(arm)
 
+    def goes_on() -> bool:
+        """Whether the program is still in the arm; at a return Dynamo would compile the graph."""
+        index = translator.instruction_pointer
+        return index != branch.join and translator.instructions[index].opname not in RETURNS
 
-def _trace(translator: Any, frame: Frame, raising: tuple[int, list[Any], int]) -> Raised:
-    translator.instruction_pointer = translator.start_point = raising[0]
-    translator.stack = list(raising[1])
     try:
-        with message(translator, frame):
-            while _goes_on(translator, raising[2]) and translator.step():
+        with message(translator, branch.frame):
+            while goes_on() and translator.step():
                 pass
     except Raised as raised:
         return raised
-    except restart_errors():
+    except stack.restart_errors():
         raise
-    except observed_exceptions() as error:
+    except stack.observed_exceptions() as error:
         raise Refusal(Reason.RAISES, f"an arm raises {python_error(error)}") from error
-    except unsupported_errors() as error:
+    except stack.unsupported_errors() as error:
         text = f"an arm only raises, what cannot be traced: {why_stopped(error)}"
         raise Refusal(Reason.RAISES, text) from error
     raise Refusal(Reason.RAISES, "an arm raises in a way that cannot be followed")
-
-
-def _goes_on(translator: Any, join: int) -> bool:
-    """Whether the program is still in the arm; at a return Dynamo would compile the graph."""
-    index = translator.instruction_pointer
-    return index != join and translator.instructions[index].opname not in RETURNS
 
 
 def _check_exception(raised: Raised) -> Any:
@@ -211,7 +207,7 @@ def _check_exception(raised: Raised) -> Any:
     if raised.again or raised.value is None:
         raise Refusal(Reason.RAISES, "an arm raises an older exception again")
     if raised.cause is not None:
-        constant, cause = constant_of(raised.cause)
+        constant, cause = stack.constant_of(raised.cause)
         if not constant or cause is not None:
             raise Refusal(Reason.RAISES, "an arm raises one exception from another")
     if raised.seen_by is not None:
@@ -219,33 +215,26 @@ def _check_exception(raised: Raised) -> Any:
     return raised.value
 
 
-def _write_sink(
-    translator: Any, site_id: int, bad: Any, raised: Raised, where: tuple[str, int]
-) -> None:
+def _write_sink(translator: Any, site: int, bad: Any, raised: Raised) -> None:
     """Put the node into the graph that raises after it, where ``bad`` is true."""
     writer = ValueWriter()
-    recipe = writer.exception(_check_exception(raised))
-    operands = [fx.Proxy(node, translator.output.current_tracer) for node in writer.nodes]
-    proxy = translator.output.create_proxy("call_function", sink, (bad.as_proxy(), *operands), {})
-    proxy.node.meta["example_value"] = None
-    proxy.node.meta[SINK] = Sink(
-        site=site_id,
-        recipe=recipe,
+    sink = Sink(
+        site=site,
+        recipe=writer.exception(_check_exception(raised)),
         stack=raised.stack,
+        modes=Modes.now(),
+        random_calls=raising.random_call_count(translator.output),
         without_context=raised.cause is not None,
         shows_grad=frozenset(writer.shows_grad),
         shows_whole=frozenset(writer.shows_whole),
-        grad_enabled=torch.is_grad_enabled(),
-        autocast=autocast_now(),
-        random_calls=random_call_count(translator.output),
-        file=where[0],
-        line=where[1],
     )
+    operands = [stack.proxy_of(translator, node) for node in writer.nodes]
+    record_event(translator, bad.as_proxy(), operands, sink)
 
 
 def user_stack(translator: Any) -> Iterator[tuple[str, str, int]]:
     """(file, function, line) of the program's frames, outermost first."""
-    for frame in reversed(list(frames_outwards(translator))):
+    for frame in reversed(list(raising.frames_outwards(translator))):
         code = frame.f_code
         if not is_internal_file(code.co_filename):
             line = line_of(frame, frame.current_instruction)

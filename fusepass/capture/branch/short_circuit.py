@@ -10,16 +10,14 @@ jump behind it, and there the truth values are joined.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from fusepass.capture.branch.join import join_arms
-from fusepass.capture.branch.snapshot import Bindings
+from fusepass.capture.branch.snapshot import OpenBranch
 from fusepass.capture.branch.trace_arm import trace_arm
 from fusepass.capture.bytecode.control_flow import Region
 from fusepass.capture.frame_state import BranchSite, Frame
@@ -29,13 +27,6 @@ from fusepass.capture.restarts import restart_leaving, why_kept
 from fusepass.capture.scalars import item_hooks
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
-from fusepass.torch_private.dynamo.stack import (
-    constant_of,
-    node_of,
-    proxy_of,
-    realized,
-    tensor_on_top,
-)
 
 
 @dataclass(frozen=True)
@@ -53,19 +44,6 @@ class ShortCircuit:
     settled: bool
 
 
-@dataclass
-class _LaterTests:
-    """What the further tests came to.
-
-    Attributes:
-        constant: the tracked value, where it is known while tracing.
-        items: numbers read from tensors that it was made of.
-    """
-
-    constant: Any = None
-    items: tuple[Any, ...] = ()
-
-
 def short_circuit_at(
     translator: Any, frame: Frame, region: Region, jump: int
 ) -> ShortCircuit | None:
@@ -74,129 +52,97 @@ def short_circuit_at(
     key = (translator.f_code, jump)
     if found is None or frame.options.treatment not in ("auto", "where"):
         return None
-    if why_kept(frame, "chain", key) is not None:
-        return None
-    return ShortCircuit(key, *found)
+    return ShortCircuit(key, *found) if why_kept(frame, "chain", key) is None else None
 
 
-@contextlib.contextmanager
-def or_separately(frame: Frame, chain: ShortCircuit, before: Bindings) -> Iterator[None]:
-    """Start the frame again where tests cannot be made together; it then takes them one by one.
-
-    Args:
-        frame: capture's state for this frame.
-        chain: the chain.
-        before: the bindings at its first jump.
-    """
-    try:
-        yield
-    except Refusal:
-        before.restore()
-        why = Reason.PARTIAL_OP, "tests are made one by one"
-        restart_leaving(frame, {("chain", chain.key): why})
-
-
-def join_tests(
-    translator: Any,
-    frame: Frame,
-    chain: ShortCircuit,
-    site_id: int,
-    before: Bindings,
-    starts: dict[bool, tuple[int, list[Any]]],
-    predicate: Any,
-    where: tuple[str, int],
-) -> BranchSite:
+def join_tests(branch: OpenBranch, chain: ShortCircuit) -> BranchSite:
     """Make all tests of a chain; the translator then stands at its last jump, one truth on top.
 
-    Args:
-        translator: Dynamo's translator.
-        frame: capture's state for this frame.
-        chain: the chain.
-        site_id: number of the site.
-        before: the bindings at the jump.
-        starts: instruction index and stack that each arm starts with, by truth of the predicate.
-        predicate: the first test, as a tracked 0-d bool tensor.
-        where: file and line.
-
-    Raises:
-        Refusal: the further tests must not always be made.
+    Where that cannot be done the frame starts again, and takes the tests one by one.
     """
-    asks = next(
-        arm for arm, (start, _) in starts.items() if start == before.values["instruction_pointer"]
-    )
-    rest = starts[asks][1]
-    settled = predicate
+    try:
+        return _join_tests(branch, chain)
+    except Refusal:
+        branch.before.restore()
+        why = Reason.PARTIAL_OP, "tests are made one by one"
+        restart_leaving(branch.frame, {("chain", chain.key): why})
+
+
+def _join_tests(branch: OpenBranch, chain: ShortCircuit) -> BranchSite:
+    translator, frame = branch.translator, branch.frame
+    here = branch.before.values["instruction_pointer"]
+    asks = next(arm for arm, (start, _) in branch.starts.items() if start == here)
+    settled = branch.predicate
     if chain.settled is asks:  # the truth value of the chain where the second test is not made
         settled = stack.wrap_call(
-            translator, "call_function", torch.logical_not, (predicate.as_proxy(),), {}
+            translator, "call_function", torch.logical_not, (settled.as_proxy(),), {}
         )
-    second = _LaterTests()
-
-    def note_second() -> None:
-        second.constant, second.items = _as_bool_tensor(translator, frame, settled)
-
-    end = chain.end
-    asked = trace_arm(translator, frame, (site_id, asks), before, starts[asks], end, note_second)
-    skipped = trace_arm(
-        translator, frame, (site_id, not asks), before, (end, [*rest, settled]), end
+    skips = chain.end, [*branch.starts[asks][1], settled]
+    starts = {asks: branch.starts[asks], not asks: skips}
+    branch = dataclasses.replace(branch, starts=starts, join=chain.end)
+    second: list[Any] = []
+    asked = trace_arm(
+        branch, asks, lambda: second.extend(_as_bool_tensor(translator, frame, settled))
     )
-    before.restore()
-    arms = {asks: asked, not asks: skipped}
-    site = join_arms(translator, frame, site_id, before, arms, end, predicate, where)
+    arms = {asks: asked, not asks: trace_arm(branch, not asks)}
+    branch.before.restore()
+    site = join_arms(branch, arms)
     if site.branch.treatment != "where":
         raise Refusal(Reason.PARTIAL_OP, "the second test must not always be made")
     # The instruction pointer is that of the jump itself: it comes next, with one truth value.
-    if second.constant is not None:
-        _, value = constant_of(second.constant)
-        translator.stack[-1] = second.constant if bool(value) is chain.settled else settled
+    known, site.items = second
+    if known is not None:
+        _, value = stack.constant_of(known)
+        translator.stack[-1] = known if bool(value) is chain.settled else settled
     else:
-        _dissolve(translator, frame, site, chain, settled)
-    site.items = second.items
-    site.leads_to = (translator.f_code, end)
+        _dissolve(branch, site, chain, settled)
+    site.leads_to = (translator.f_code, chain.end)
     text = "tested together with what follows it, which has no effect and cannot fail"
     site.decision = dataclasses.replace(site.decision, reason=text)
     return site
 
 
 def _as_bool_tensor(translator: Any, frame: Frame, settled: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Replace the value tested by a 0-d bool tensor; a constant is handed out instead."""
-    tested = tensor_on_top(translator)
-    if tested is not None:
-        translator.stack[-1] = as_bool_scalar(translator, realized(tested))
-        return None, ()
-    if item_hooks.tests_a_number(translator, frame):
+    """Replace the value tested by a 0-d bool tensor; hand a constant out instead.
+
+    Returns:
+        The tracked constant or None, and the numbers read from tensors that the test was made of.
+    """
+    items: tuple[Any, ...] = ()
+    tested = stack.tensor_on_top(translator)
+    if tested is None and item_hooks.tests_a_number(translator, frame):
         items = item_hooks.items_tested(translator, frame)
         item_hooks.put_predicate(translator)
-        tested = realized(translator.stack[-1])
-        translator.stack[-1] = as_bool_scalar(translator, tested)
+        tested = translator.stack[-1]
+    if tested is not None:
+        translator.stack[-1] = as_bool_scalar(translator, stack.realized(tested))
         return None, items
-    value = realized(translator.stack[-1])
-    if not constant_of(value)[0]:
+    value = stack.realized(translator.stack[-1])
+    if not stack.constant_of(value)[0]:
         raise Refusal(Reason.PYTHON_VALUE, "an object is tested behind a tensor")
     translator.stack[-1] = settled
     return value, ()
 
 
-def _dissolve(
-    translator: Any, frame: Frame, site: BranchSite, chain: ShortCircuit, settled: Any
-) -> None:
+def _dissolve(branch: OpenBranch, site: BranchSite, chain: ShortCircuit, settled: Any) -> None:
     """Take the selection between two truth values out again: ``and`` or ``or`` says the same.
 
     Not where the tests leave something else to select (a tensor written, a name bound), nor where
     the selection is none, both ways leading to one truth value.
     """
-    site_id, graph = site.branch.site, translator.output.graph
+    translator, frame, graph = branch.translator, branch.frame, branch.graph
     skipped = settled.as_proxy().node
-    selected = node_of(translator.stack[-1])
+    selected = stack.node_of(translator.stack[-1])
     if len(site.pairs) != 1 or skipped not in site.pairs[0] or selected not in site.select.users:
         return
-    if selected is None or selected.users or any(site_id in inner.inside for inner in frame.sites):
+    inside = any(branch.site in inner.inside for inner in frame.sites)
+    if selected is None or selected.users or inside:
         return
     asked = next(node for node in site.pairs[0] if node is not skipped)
     joined = torch.logical_or if chain.settled else torch.logical_and
-    pair = (settled.as_proxy(), proxy_of(translator, asked))
+    pair = (settled.as_proxy(), stack.proxy_of(translator, asked))
     translator.stack[-1] = stack.wrap_call(translator, "call_function", joined, pair, {})
     graph.erase_node(selected)
     graph.erase_node(site.select)
     site.select, site.pairs = None, []
-    frame.leave_arms(graph.nodes, site_id, site.branch.outer)
+    frame.leave_arms(graph.nodes, branch.site, branch.outer)

@@ -51,25 +51,17 @@ _MOST_JOINS = 64  # behind one another; every text would have a look for each wa
 
 
 def look_at_end(
-    graph: fx.Graph, node: fx.Node, position: Callable[[fx.Node, str], int]
+    graph: fx.Graph,
+    node: fx.Node,
+    position: Callable[[fx.Node, str], int],
+    left: list[int] | None = None,
 ) -> Look | LookChoice | None:
-    """What the text of a tensor shows besides its contents, now; where arms meet, by the arm taken.
+    """Find what the text of a tensor shows besides its contents, now; None if that is not known.
 
-    Args:
-        graph: what was traced up to the text.
-        node: of the tensor.
-        position: where a node is among the operands of the text, which it is added to.
-
-    Returns:
-        None where eager's ``grad_fn`` is not known.
+    ``position`` says where a node is among the operands of the text, and adds it. ``left`` counts
+    the places where arms meet that may still be looked through.
     """
-    return _look(graph, node, position, [_MOST_JOINS])
-
-
-def _look(
-    graph: fx.Graph, node: fx.Node, position: Callable[[fx.Node, str], int], left: list[int]
-) -> Look | LookChoice | None:
-    """The same; ``left`` counts the places where arms meet that may still be looked through."""
+    left = [_MOST_JOINS] if left is None else left
     value = tensor_value(node)
     if value is None:
         return None
@@ -79,14 +71,14 @@ def _look(
     if value.requires_grad and any(map(_is_of_arms, writes)):
         return None  # by one arm, perhaps, and the fake tensor was written by both
     if not (isinstance(join, fx.Node) and join.target is select and value.requires_grad):
-        return look_of_node(node, value._is_view() and bool(writes))
+        return _look_of_node(node, value, value._is_view() and bool(writes))
     test: Any = join.args[0]
     left[0] -= 1
-    if left[0] < 0 or writes or WriteHistory(graph, _last(graph)).is_written(test, 0, sys.maxsize):
+    if left[0] < 0 or writes or WriteHistory(graph).is_written(test, 0, sys.maxsize):
         return None
     index: Any = node.args[1]
     arms: Any = join.args[1:]
-    taken, other = (_look(graph, arm[index], position, left) for arm in arms)
+    taken, other = (look_at_end(graph, arm[index], position, left) for arm in arms)
     if taken is None or other is None or taken == other:
         return taken if taken == other else None
     if ARM in test.meta:
@@ -101,24 +93,8 @@ def _is_of_arms(write: fx.Node) -> bool:
     return isinstance(made, fx.Node) and made.target is select
 
 
-def _last(graph: fx.Graph) -> fx.Node:
-    last: fx.Node = next(iter(reversed(graph.nodes)))
-    return last
-
-
-def look_of_node(node: fx.Node, written: bool) -> Look | None:
-    """What the text of a tensor in the graph shows besides its contents, now.
-
-    Args:
-        node: of the tensor.
-        written: whether its memory was written in place before.
-
-    Returns:
-        None where eager's ``grad_fn`` is not known.
-    """
-    value = tensor_value(node)
-    if value is None:
-        return None
+def _look_of_node(node: fx.Node, value: torch.Tensor, written_view: bool) -> Look | None:
+    """What the text of a tensor in the graph shows; None where its ``grad_fn`` is not known."""
     look = look_of(value)
     if not look.requires_grad:
         return look
@@ -126,13 +102,12 @@ def look_of_node(node: fx.Node, written: bool) -> Look | None:
         return None
     if look.grad_fn is None:  # a leaf made in the graph
         return look
-    name = _eagers(node, value, look.grad_fn, written)
+    name = None if written_view else _eagers(node, value, look.grad_fn)
     return None if name is None else dataclasses.replace(look, grad_fn=name)
 
 
-def _eagers(node: fx.Node, value: torch.Tensor, name: str, written: bool) -> str | None:
-    if written and value._is_view():
-        return None
+def _eagers(node: fx.Node, value: torch.Tensor, name: str) -> str | None:
+    """Eager's name for the ``grad_fn`` that has a name while tracing; None if it is not known."""
     if ROW in node.meta:
         return "UnbindBackward0"
     operation = op_name(node)

@@ -14,12 +14,12 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fusepass.torch_private.dynamo.guards import guard_on
 
-Question = Callable[[], Any]
+Question = functools.partial[Any]
 
 
 class ListenerCheck:
@@ -38,8 +38,11 @@ class ListenerCheck:
 
     def add(self, question: Question) -> None:
         """Remember a question that was answered by no."""
-        self._questions.setdefault(_key(question), question)
-        self._loggers += [one for one in _loggers(question) if one not in self._loggers]
+        self._questions.setdefault((question.func, question.args), question)
+        for asked in question.args:  # the loggers whose handlers it looks at
+            while isinstance(asked, logging.Logger):
+                self._loggers += [] if asked in self._loggers else [asked]
+                asked = asked.parent  # noqa: PLW2901
         self._look()
 
     def holds(self) -> bool:
@@ -63,30 +66,8 @@ class ListenerCheck:
         self._handlers = [list(one.handlers) for one in self._loggers]
 
 
-def _key(question: Question) -> Any:
-    if isinstance(question, functools.partial):
-        return question.func, question.args
-    return question
-
-
-def _loggers(question: Question) -> Iterator[logging.Logger]:
-    """The loggers whose handlers a question looks at."""
-    for asked in question.args if isinstance(question, functools.partial) else ():
-        current = asked
-        while isinstance(current, logging.Logger):
-            yield current
-            current = current.parent
-
-
 def add_listener_checks(translator: Any, frame: Any, questions: Iterable[Question]) -> None:
-    """Have a frame ask questions before each call.
-
-    Args:
-        translator: Dynamo's.
-        frame: of capture, for the frame being traced.
-        questions: each gives something true for yes. Where the answer is yes already, the frame is
-            good for either.
-    """
+    """Have a frame ask questions before each call; one that is true already it need not ask."""
     for question in questions:
         if question():
             continue
@@ -146,13 +127,9 @@ def warnings_listener() -> str | None:
 
 
 def would_raise(category: type[Warning], text: Any, module: str, line: int) -> bool:
-    """Whether the filters in force turn a warning into an exception, or might.
+    """Whether the filters in force turn a warning about a line into an exception, or might.
 
-    Args:
-        category: of the warning.
-        text: its text; None or another value where that is not known.
-        module: name of the module it is about.
-        line: the line it is about.
+    ``text`` is None or another value where the text is not known.
     """
     for action, message, kind, where, number in warnings.filters:
         matches = issubclass(category, kind) and number in (0, line)

@@ -10,33 +10,21 @@ device, so that one copy brings all of them to the host.
 
 from __future__ import annotations
 
-import dataclasses
-from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 
-from fusepass.capture.effects.output_slots import NEAR, Message, OutputSlot
-from fusepass.capture.effects.print_legality import lines_first
-from fusepass.capture.effects.raise_legality import input_owners, left_out
-from fusepass.capture.effects.raise_operands import (
-    RaisePlan,
-    is_input,
-    nodes_of,
-    operands_of,
-    plans,
-)
-from fusepass.capture.effects.raise_runtime import Exit
-from fusepass.capture.effects.runtime import Emission, Events
+from fusepass.capture.effects.event_legality import input_owners, left_out, lines_first
+from fusepass.capture.effects.raise_operands import RaisePlan, is_input, plans
+from fusepass.capture.effects.runtime import NEAR, Emission, Events, Exit, Message, OutputSlot
 from fusepass.capture.effects.safe_operands import IDENTITY, Guard, guard_for
-from fusepass.capture.nodes.print_node import LINE, Line, is_line
-from fusepass.capture.nodes.raise_node import SINK, Sink, is_sink
+from fusepass.capture.nodes.events import EVENT, is_event, is_line, is_sink, nodes_of, operands_of
 from fusepass.capture.nodes.select_node import ARM
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.dataflow.node_recorder import materialized_copy
-from fusepass.graph.dataflow.writes import writers_by_memory
+from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.safety.failures import may_fail
 from fusepass.torch_private.fx.graphs import fake_mode_of
 
@@ -56,26 +44,23 @@ class _EffectsLowering:
 
     Attributes:
         plans: one per sink and line, in program order.
-        early: lines in front of everything that may fail, of what is given.
-        writes: for each memory, the positions in the graph at which it is written.
         results: the outputs, to which further ones are added.
+        history: of the graph, as it was given.
+        packs: numbers to be handed out together, by device and dtype, and their places.
+        early: lines in front of everything that may fail, of what is given.
     """
 
     def __init__(self, gm: fx.GraphModule, found: list[RaisePlan]) -> None:
         self.gm, self.graph, self.plans = gm, gm.graph, found
         self.fake_mode = fake_mode_of(gm)
         self.nodes = list(gm.graph.nodes)
-        self.order = {node: position for position, node in enumerate(self.nodes)}
         self.inputs = [node for node in self.nodes if node.op == "placeholder"]
         self.output = self.nodes[-1]
         self.results: list[Any] = list(self.output.args[0])
-        self.writes = {
-            key: [self.order[node] for node in writers]
-            for key, writers in writers_by_memory(self.nodes).items()
-        }
+        self.history = WriteHistory(gm.graph)
         self.owners = input_owners(self.graph)
         self.saved: dict[tuple[fx.Node, int], fx.Node] = {}
-        self.packs: dict[tuple[torch.device, torch.dtype], dict[fx.Node, int]] = {}
+        self.packs: dict[tuple[torch.device, torch.dtype], dict[fx.Node, OutputSlot]] = {}
         self.early = lines_first(gm.graph)
 
     def run(self) -> Events:
@@ -86,23 +71,22 @@ class _EffectsLowering:
         self._guard_partial_calls(codes)
         last = {code.meta["example_value"].device: code for code in codes}
         places = tuple(self._handed_out(code) for code in last.values())
-        packs = self._packs()
+        self._place_packs()
         self.output.args = (tuple(self.results),)
-        for node in reversed(leaving):
+        for node in leaving:
             if not node.users:  # a line may have had a number of an exception's handed out
                 self.graph.erase_node(node)
         self.graph.lint()
         self.gm.recompile()
-        return Events(count, places, tuple(settled(event, packs) for event in events))
+        return Events(count, places, events)
 
-    def _leaving(self) -> list[fx.Node]:
-        """Sinks, lines, and what is only there for a message and not needed by anything else."""
+    def _leaving(self) -> dict[fx.Node, None]:
+        """Sinks, lines, and what is only there for a message; each behind those that use it."""
         leaving: dict[fx.Node, None] = {}
         for node in reversed(self.nodes):
-            event = is_sink(node) or is_line(node)
-            if event or (left_out(node) and all(user in leaving for user in node.users)):
+            if is_event(node) or (left_out(node) and all(user in leaving for user in node.users)):
                 leaving[node] = None
-        return list(leaving)[::-1]
+        return leaving
 
     def _call(
         self,
@@ -171,27 +155,25 @@ class _EffectsLowering:
                 made[operand] = self._call(torch.where, (due, fill, operand), node)
                 if value.requires_grad:
                     made[operand].meta["example_value"].requires_grad_()
-
-        def swapped(argument: Any) -> Any:
-            return fx.map_arg(argument, lambda n: made.get(n, n))
-
-        if len(node.args) > guard.position:
-            at = guard.position
-            node.args = (*node.args[:at], swapped(node.args[at]), *node.args[at + 1 :])
+        positional = len(node.args) > guard.position
+        given = node.args[guard.position] if positional else node.kwargs[guard.name]
+        safe = fx.map_arg(given, lambda n: made.get(n, n))
+        if positional:
+            node.update_arg(guard.position, safe)
         else:
-            node.kwargs = {**node.kwargs, guard.name: swapped(node.kwargs[guard.name])}
+            node.update_kwarg(guard.name, safe)
 
     def _event(self, plan: RaisePlan) -> Exit | Emission:
         message, direct = self._message(plan)
         if is_line(plan.event):
             tests: Any = plan.event.args[0]
             when = tuple((self._as_at(test, plan.event, pack=True), on) for test, on in tests)
-            return Emission(plan.event.meta[LINE], message, when, direct, plan.event in self.early)
+            return Emission(plan.event.meta[EVENT], message, when, direct, plan.event in self.early)
         undo: list[tuple[OutputSlot, OutputSlot]] = []
         for key, roots in self.owners.items():
-            if self._next_write([key], plan.event) is not None:
+            if self.history.next_write([key], self.history.moments[plan.event]) is not None:
                 undo += [(self._given(root), self._as_at(root, plan.event)) for root in roots]
-        return Exit(plan.event.meta[SINK], message, tuple(undo))
+        return Exit(plan.event.meta[EVENT], message, tuple(undo))
 
     def _message(self, plan: RaisePlan) -> tuple[Message, dict[int, OutputSlot]]:
         """What computes the operands of an event, and where those are that are at hand."""
@@ -203,18 +185,14 @@ class _EffectsLowering:
         for node in dict.fromkeys(needed):
             if node not in plan.again:
                 copies[node] = graph.placeholder(node.name)
-                kept = node in plan.kept
-                pack = is_line(plan.event)
-                place = self._as_at(node, plan.event, pack) if kept else self._given(node)
-                sources[node] = place
+                kept, pack = node in plan.kept, is_line(plan.event)
+                sources[node] = self._as_at(node, plan.event, pack) if kept else self._given(node)
         for node in plan.again:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             copies[node].meta = {}
         graph.output(fx.map_arg(operands, copies.__getitem__))
-        held: Sink | Line = plan.event.meta[LINE if is_line(plan.event) else SINK]
         direct = {i: sources[node] for i, node in enumerate(operands) if node in sources}
-        places = tuple(sources.values())
-        return Message(graph, places, held.grad_enabled, held.autocast), direct
+        return Message(graph, tuple(sources.values())), direct
 
     def _given(self, node: fx.Node) -> OutputSlot:
         """Where an input of the graph, or something it holds, is."""
@@ -231,7 +209,7 @@ class _EffectsLowering:
         With ``pack`` it may be handed out among others.
         """
         hand_out = self._packed if pack else self._handed_out
-        written = self._next_write(memories([node]), event)
+        written = self.history.next_write(memories([node]), self.history.moments[event])
         if written is None:
             return self._given(node) if is_input(node) else hand_out(node)
         if (node, written) not in self.saved:
@@ -240,15 +218,6 @@ class _EffectsLowering:
                     self._detached(node), lambda _, target, *given: self._call(target, given)
                 )
         return hand_out(self.saved[node, written])
-
-    def _next_write(self, keys: list[int], event: fx.Node) -> int | None:
-        """Position of the first write after an event to any of some memories."""
-        position = self.order[event]
-        following: list[int] = []
-        for key in keys:
-            later = self.writes.get(key, [])
-            following += later[bisect_right(later, position) :][:1]
-        return min(following, default=None)
 
     def _detached(self, node: fx.Node) -> fx.Node:
         value = node.meta.get("example_value")
@@ -270,41 +239,17 @@ class _EffectsLowering:
         if not isinstance(value, torch.Tensor) or value.dim() or value.device.type in NEAR:
             return self._handed_out(node)
         pack = self.packs.setdefault((value.device, value.dtype), {})
-        return OutputSlot(
-            "pack",
-            list(self.packs).index((value.device, value.dtype)),
-            pack.setdefault(node, len(pack)),
-        )
+        return pack.setdefault(node, OutputSlot("output"))
 
-    def _packs(self) -> list[tuple[OutputSlot, bool]]:
-        """Where the packs are, each with whether it holds several numbers."""
-        places = []
+    def _place_packs(self) -> None:
+        """Hand out the packs, and say where their numbers are."""
         for pack in self.packs.values():
-            if len(pack) > 1:
-                with self.graph.inserting_before(self.output):
-                    parts = [self._detached(node) for node in pack]
-                    self.results.append(self._call(torch.stack, (parts,)))
-                places.append((OutputSlot("output", len(self.results) - 1), True))
-            else:
-                places += [(self._handed_out(node), False) for node in pack]
-        return places
-
-
-def settled(event: Exit | Emission, packs: list[tuple[OutputSlot, bool]]) -> Exit | Emission:
-    """The event, with the places of numbers in packs settled."""
-    if isinstance(event, Exit):
-        return event
-
-    def place(held: OutputSlot) -> OutputSlot:
-        if held.kind != "pack":
-            return held
-        pack, several = packs[held.position]
-        return dataclasses.replace(pack, index=held.index) if several else pack
-
-    sources = tuple(map(place, event.message.sources))
-    return dataclasses.replace(
-        event,
-        message=dataclasses.replace(event.message, sources=sources),
-        when=tuple((place(flag), on) for flag, on in event.when),
-        direct={i: place(held) for i, held in event.direct.items()},
-    )
+            if len(pack) == 1:
+                for node, slot in pack.items():
+                    slot.position = self._handed_out(node).position
+                continue
+            with self.graph.inserting_before(self.output):
+                parts = [self._detached(node) for node in pack]
+                self.results.append(self._call(torch.stack, (parts,)))
+            for index, slot in enumerate(pack.values()):
+                slot.position, slot.index = len(self.results) - 1, index

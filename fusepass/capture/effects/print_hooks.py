@@ -1,7 +1,11 @@
-"""Replace ``print``, logging and ``warnings.warn`` in traced code by a print node.
+"""Replace ``print``, logging and ``warnings.warn`` in traced code by a line node.
 
 The line is written after the graph, before the caller's next statement, so what the program does in
 between must not be able to tell: see the table in docs/design/prints_and_raises.md.
+
+From where ``print`` is loaded to its call, what Dynamo would read back or specialise on is kept
+open: ``print(f"{loss.item():.3f}", x[x > 0])`` reads nothing while the graph runs. Where that is
+not possible the frame starts again, with the operands traced as usual.
 """
 
 from __future__ import annotations
@@ -10,44 +14,86 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import fx
 
+from fusepass.capture.branch.raise_arm import Raised, check_message, message, tag_as_message
+from fusepass.capture.branch.snapshot import last_node
 from fusepass.capture.effects.grad_fn_names import look_at_end
 from fusepass.capture.effects.listener_guard import add_listener_checks
-from fusepass.capture.effects.message_trace import autocast_now
-from fusepass.capture.effects.print_dry_run import check_sure
-from fusepass.capture.effects.print_recipe import Utterance, utterance
+from fusepass.capture.effects.print_recipe import Utterance, check_sure, utterance
 from fusepass.capture.frame_state import Frame, frame_of
-from fusepass.capture.nodes.print_node import LINE, Line, line
+from fusepass.capture.nodes.events import Line, Modes, record_event
 from fusepass.capture.nodes.tensor_repr import Look, LookChoice
 from fusepass.capture.nodes.value_recipe import OPERAND, WHOLE, ValueWriter
 from fusepass.capture.refusal import Refusal, refusal_after
-from fusepass.capture.restarts import keep, why_kept
-from fusepass.capture.source_position import here, location, position
+from fusepass.capture.restarts import keep, restart_leaving, why_kept
+from fusepass.capture.source_position import here, users_location
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.torch_private.dynamo.errors.raising import (
-    changed_settings,
-    frames_outwards,
-    is_exporting,
-    is_nested_graph,
-    pending_changes,
-    unknown_context,
-)
+from fusepass.report.decision import Outcome, Reason
+from fusepass.torch_private.dynamo import calls, stack
+from fusepass.torch_private.dynamo.errors import raising
 from fusepass.torch_private.dynamo.print_calls import known_logger, pin_level
-from fusepass.torch_private.dynamo.stack import (
-    constant,
-    constant_of,
-    is_any_tensor,
-    is_generator_frame,
-    proxy_of,
-    realized,
-    restart_errors,
-)
 from fusepass.torch_private.versions import capture_supported
 
 _MAX_LINES = 4096  # more in one graph: a loop
+_LEAVES = ("STORE_", "DELETE_", "RETURN_", "YIELD_", "RAISE_", "IMPORT_", "BEFORE_", "WITH_")
+
+
+def on_speaker(translator: Any, height: int) -> None:
+    """Trace up to the call of print or the like, which was loaded above a stack of this height."""
+    frame = frame_of(translator.output)
+    if frame is None:
+        return
+    place = (translator.f_code, translator.instruction_pointer - 1)
+    frame.speakers[id(translator), height] = place
+    if frame.in_message or _leaves(translator, set()):
+        return
+    try:
+        check_frame(translator, frame, place)
+    except Refusal:
+        return  # said again at the call
+    try:
+        _trace(translator, frame, height)
+    except Raised:
+        why = Refusal(Reason.RAISES, "an operand raises an exception")
+    except stack.restart_errors():
+        raise
+    except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
+        why = refusal_after(error, "an operand", users_location(translator))
+    else:
+        return
+    keep(frame, here(translator, "print"), why.code, why.text)
+    restart_leaving(frame, {("print", place): (why.code, why.text)})
+
+
+def _trace(translator: Any, frame: Frame, height: int) -> None:
+    """Trace the operands of a call for its text."""
+    graph = translator.output.graph
+    last = last_node(graph)
+    speculation, hidden = translator.current_speculation, set[str]()
+    with message(translator, frame):
+        while len(translator.stack) > height + 1:
+            if _leaves(translator, hidden) or not translator.step():
+                raise Refusal(Reason.UNTRACEABLE, "the call is no plain expression")
+    translator.current_speculation = speculation
+    if frame.arms:
+        nodes = tag_as_message(graph, last, frame.arms[-1][0])
+        check_message(nodes, "what is written in an arm")
+
+
+def _leaves(translator: Any, hidden: set[str]) -> bool:
+    """Whether the next instruction is none of an expression.
+
+    Python 3.12 has comprehensions in place: it hides the locals that they bind.
+    """
+    instruction = translator.instructions[translator.instruction_pointer]
+    name = instruction.opname
+    if name == "LOAD_FAST_AND_CLEAR":
+        hidden.add(instruction.argval)
+    names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+    if name.startswith("STORE_FAST") and hidden.issuperset(names):
+        return False
+    return bool(name.startswith(_LEAVES))
 
 
 def on_speech(
@@ -59,7 +105,7 @@ def on_speech(
 ) -> Any:
     """A call that writes a line: record it, or leave it to Dynamo, which breaks the graph."""
     frame = frame_of(translator.output)
-    if frame is None or is_exporting(translator):
+    if frame is None or raising.is_exporting(translator):
         return call()
     if speaker.kind in ("text", "stream"):
         _note_kept(translator, frame, speaker, args)
@@ -71,11 +117,10 @@ def on_speech(
     try:
         check_frame(translator, frame, place)
         record(translator, frame, place, utterance(translator, speaker, args, kwargs))
-    except restart_errors():
+    except stack.restart_errors():
         raise
     except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
-        where = location(translator, translator.current_instruction)
-        why = refusal_after(error, "an argument", where)
+        why = refusal_after(error, "an argument", users_location(translator))
     else:
         return constant(None)
     if frame.in_message or frame.arms:
@@ -90,7 +135,7 @@ def _about_logger(translator: Any, frame: Frame, speaker: Any, args: list[Any]) 
     Python code of the program may stand behind both, in classes of its own.
     """
     options = frame.options
-    given = [constant_of(realized(arg)) for arg in args]
+    given = [stack.constant_of(stack.realized(arg)) for arg in args]
     known = all(constant for constant, _ in given) and len(given) <= 1
     if not known or not options.defer_prints or not options.rule_on("print"):
         return None
@@ -98,7 +143,7 @@ def _about_logger(translator: Any, frame: Frame, speaker: Any, args: list[Any]) 
         logger = speaker.function(*(value for _, value in given))
         return known_logger(translator, logger)
     plain = type(speaker.logger) in (logging.Logger, logging.RootLogger)
-    changed = changed_settings(translator) is not None
+    changed = raising.changed_settings(translator) is not None
     if changed or not plain or not pin_level(speaker.logger, speaker.source):
         return None
     return constant(speaker.logger.isEnabledFor(*(value for _, value in given)))
@@ -111,7 +156,7 @@ def _note_kept(translator: Any, frame: Frame, speaker: Any, args: list[Any]) -> 
     if speaker.kind == "stream":
         text = f"{speaker.method} is called, of which the program gets a number back"
         keep(frame, here(translator, "print"), Reason.SIDE_EFFECT, text)
-    elif args and is_any_tensor(realized(args[0])):
+    elif args and stack.is_any_tensor(stack.realized(args[0])):
         text = "the program holds the text of a tensor"
         keep(frame, here(translator, "print"), Reason.PYTHON_VALUE, text)
 
@@ -123,11 +168,7 @@ def place_of(translator: Any, frame: Frame) -> Any:
 
 
 def check_frame(translator: Any, frame: Frame, place: Any) -> None:
-    """What can be said before the operands of a call are known.
-
-    Raises:
-        Refusal: the call must stay where it is.
-    """
+    """Refuse a call that must stay where it is, whatever its operands are."""
     options = frame.options
     if not options.defer_prints or not options.rule_on("print"):
         code = Reason.FORCED if not options.defer_prints else Reason.RULE_OFF
@@ -137,13 +178,13 @@ def check_frame(translator: Any, frame: Frame, place: Any) -> None:
     kept = why_kept(frame, "print", place)
     if kept is not None:
         raise Refusal(*kept)
-    if any(map(is_generator_frame, frames_outwards(translator))):
+    if any(map(stack.is_generator_frame, raising.frames_outwards(translator))):
         raise Refusal(Reason.GENERATOR, "a generator writes the line")
-    if is_nested_graph(translator):
+    if raising.is_nested_graph(translator):
         raise Refusal(
             Reason.UNTRACEABLE, "a line is written in the body of a higher-order operator"
         )
-    contexts = map(unknown_context, frames_outwards(translator))
+    contexts = map(raising.unknown_context, raising.frames_outwards(translator))
     found = next(filter(None, contexts), None)
     if found is not None:
         text = f"a with-block around the call may look at what is written ({found})"
@@ -153,24 +194,16 @@ def check_frame(translator: Any, frame: Frame, place: Any) -> None:
 
 
 def record(translator: Any, frame: Frame, place: Any, said: Utterance, only_if: Any = None) -> None:
-    """Put a line node where a call stands that writes a line.
+    """Put a line node where a call stands that writes a line; refuse one that cannot wait.
 
-    Args:
-        translator: Dynamo's.
-        frame: of capture.
-        place: of the call, by :func:`place_of`.
-        said: what it writes.
-        only_if: a tracked 0-d bool tensor, under which it writes that; None if it always does.
-
-    Raises:
-        Refusal: it cannot be written later as it would be now.
+    With ``only_if``, a tracked 0-d bool tensor, the line is written where that holds.
     """
     if said.listener is not None:
-        pending = pending_changes(translator)
+        pending = raising.pending_changes(translator)
         if pending is not None:
             text = f"{said.listener} could see that what eager has done before waits: {pending}"
             raise Refusal(Reason.SIDE_EFFECT, text)
-    changed = changed_settings(translator)
+    changed = raising.changed_settings(translator)
     if changed is not None:
         raise Refusal(
             Reason.SIDE_EFFECT, f"{changed} was changed, which may change what is written"
@@ -184,34 +217,26 @@ def record(translator: Any, frame: Frame, place: Any, said: Utterance, only_if: 
     if only_if is not None:
         when.append((only_if.as_proxy(), True))
     looks = _looks(translator.output.graph, writer)
-    operands = [proxy_of(translator, node) for node in writer.nodes]
-    proxy = translator.output.create_proxy("call_function", line, (tuple(when), *operands), {})
-    calling = said.frame or translator
-    where = location(calling, calling.current_instruction)
-    proxy.node.meta["example_value"] = None
-    proxy.node.meta[LINE] = Line(
+    operands = [stack.proxy_of(translator, node) for node in writer.nodes]
+    line = Line(
         place=place,
-        position=position(calling, calling.current_instruction),
         recipe=recipe,
         looks=looks,
         on_device=frozenset(i for i, look in enumerate(writer.looks) if look == OPERAND),
         begun_before=frozenset(writer.begun_before),
-        grad_enabled=torch.is_grad_enabled(),
-        autocast=autocast_now(),
-        file=where[0],
-        line=where[1],
+        modes=Modes.now(),
         listener=said.listener,
         wanted=said.wanted,
     )
+    record_event(translator, tuple(when), operands, line)
     add_listener_checks(translator, frame, said.questions)
     frame.lines.append((place, frozenset(site for site, _ in frame.arms)))
     text = "the line is written after the graph" + (
         ", at one read-back per call" if operands or only_if is not None else ""
     )
-    decision = Decision(
-        Station.CAPTURE, "print", Outcome.APPLIED, Reason.AFTER_GRAPH, text, "late", *where
-    )
-    frame.round_trips[proxy.node.meta[LINE].position] = decision
+    calling = here(said.frame or translator, "print")
+    decision = calling.decided(Outcome.APPLIED, Reason.AFTER_GRAPH, text, "late")
+    frame.round_trips[calling.position] = decision
 
 
 def _looks(graph: fx.Graph, writer: ValueWriter) -> dict[int, Look | LookChoice | None]:
@@ -220,12 +245,8 @@ def _looks(graph: fx.Graph, writer: ValueWriter) -> dict[int, Look | LookChoice 
     shows = list(zip(writer.nodes, writer.looks, strict=True))  # tests are added
     for i, (node, how) in enumerate(shows):
         value = tensor_value(node)
-        if value is None or how not in (WHOLE, OPERAND):
-            continue
-        if how == OPERAND and not value.requires_grad:
-            looks[i] = Look(value.device)
-        elif how == OPERAND:
-            looks[i] = None
-        else:
+        if value is not None and how == OPERAND:
+            looks[i] = None if value.requires_grad else Look(value.device)
+        elif value is not None and how == WHOLE:
             looks[i] = look_at_end(graph, node, writer.position)
     return looks

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusepass.graph.dataflow.memory import is_nonempty
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
-from fusepass.torch_private.fx.graphs import known_equal
 from fusepass.torch_private.fx.tensor_kinds import is_plain_fake
 
 IDENTITY = "identity"
@@ -66,16 +66,11 @@ def _replaceable(node: fx.Node, fill: float | str) -> bool:
     return not (value.dtype.is_floating_point or value.dtype.is_complex)
 
 
-def _nonempty(value: torch.Tensor | None) -> bool:
-    return value is not None and all(known_equal(n > 0, True) for n in value.shape)
-
-
 def _index(position: int, name: str = "index") -> Callable[[fx.Node], Guard | None]:
     """An index into the first argument."""
 
     def make(node: fx.Node) -> Guard | None:
-        source = tensor_value(argument(node, 0, "input"))
-        return Guard(position, name, 0) if _nonempty(source) else None
+        return Guard(position, name, 0) if is_nonempty(argument(node, 0, "input")) else None
 
     return make
 
@@ -83,22 +78,20 @@ def _index(position: int, name: str = "index") -> Callable[[fx.Node], Guard | No
 def _items(node: fx.Node) -> Guard | None:
     """``x[…]`` and ``x[…] = …``: index tensors of integers only."""
     index = argument(node, 1, "indices")
-    found: list[Any] = []
-    for part in index if isinstance(index, (tuple, list)) else (index,):
-        if isinstance(part, (tuple, list)):
-            return None  # a list of numbers: out of range for every input, or for none
-        if tensor_value(part) is not None:
-            found.append(tensor_value(part))
-    if any(v.dtype in (torch.bool, torch.uint8) for v in found):
+    parts = index if isinstance(index, (tuple, list)) else (index,)
+    if any(isinstance(part, (tuple, list)) for part in parts):
+        return None  # a list of numbers: out of range for every input, or for none
+    held = [value for value in map(tensor_value, parts) if value is not None]
+    if any(value.dtype in (torch.bool, torch.uint8) for value in held):
         return None  # a mask: the size of the result depends on it
     return _index(1, "indices")(node)
 
 
 def _embedding(node: fx.Node) -> Guard | None:
     functional = node.target is torch.nn.functional.embedding
-    table = tensor_value(argument(node, 1 if functional else 0, "weight"))
+    table = argument(node, 1 if functional else 0, "weight")
     limited = functional and argument(node, 3, "max_norm") is not None  # writes the table
-    if limited or not _nonempty(table):
+    if limited or not is_nonempty(table):
         return None
     return Guard(0, "input", 0) if functional else Guard(1, "indices", 0)
 
@@ -106,15 +99,6 @@ def _embedding(node: fx.Node) -> Guard | None:
 def _one_hot(node: fx.Node) -> Guard | None:
     classes = argument(node, 1, "num_classes", -1)
     return Guard(0, "self", 0) if isinstance(classes, int) and classes > 0 else None
-
-
-def _target(node: fx.Node) -> Guard | None:
-    """Class numbers of a loss; probabilities cannot be out of range."""
-    return Guard(1, "target", 0) if _nonempty(tensor_value(argument(node, 0, "input"))) else None
-
-
-def _divisor(node: fx.Node) -> Guard | None:
-    return Guard(1, "other", 1)
 
 
 def _square(position: int = 0, name: str = "A") -> Callable[[fx.Node], Guard | None]:
@@ -131,37 +115,26 @@ def _square(position: int = 0, name: str = "A") -> Callable[[fx.Node], Guard | N
     return make
 
 
-def _probability(node: fx.Node) -> Guard | None:
-    return Guard(0, "input", 0.5)
+def _always(guard: Guard) -> Callable[[fx.Node], Guard | None]:
+    return lambda node: guard
 
 
 _GUARDS: dict[str, Callable[[fx.Node], Guard | None]] = {
-    "embedding": _embedding,
-    "gather": _index(2),
-    "index_select": _index(2),
-    "take_along_dim": _index(1, "indices"),
-    "take": _index(1),
-    "scatter": _index(2),
-    "scatter_add": _index(2),
-    "scatter_reduce": _index(2),
-    "index_add": _index(2),
-    "index_copy": _index(2),
-    "index_fill": _index(2),
-    "index_put": _items,
-    "getitem": _items,
-    "setitem": _items,
-    "one_hot": _one_hot,
-    "cross_entropy": _target,
-    "nll_loss": _target,
-    "floor_divide": _divisor,
-    "remainder": _divisor,
-    "fmod": _divisor,
-    "div": _divisor,
-    "inverse": _square(0, "input"),
-    "linalg_inv": _square(),
-    "cholesky": _square(0, "input"),
-    "linalg_cholesky": _square(),
-    "linalg_solve": _square(),
-    "linalg_eigh": _square(),
-    "binary_cross_entropy": _probability,
+    name: make
+    for names, make in (
+        ("embedding", _embedding),
+        ("gather index_select scatter scatter_add scatter_reduce", _index(2)),
+        ("index_add index_copy index_fill", _index(2)),
+        ("take", _index(1)),
+        ("take_along_dim", _index(1, "indices")),
+        ("index_put getitem setitem", _items),
+        ("one_hot", _one_hot),
+        # Class numbers of a loss; probabilities cannot be out of range.
+        ("cross_entropy nll_loss", _index(1, "target")),
+        ("floor_divide remainder fmod div", _always(Guard(1, "other", 1))),
+        ("cholesky inverse", _square(0, "input")),
+        ("linalg_cholesky linalg_eigh linalg_inv linalg_solve", _square()),
+        ("binary_cross_entropy", _always(Guard(0, "input", 0.5))),
+    )
+    for name in names.split()
 }

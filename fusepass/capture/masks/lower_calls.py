@@ -17,12 +17,11 @@ from torch import fx
 from fusepass.capture.masks.lowering_state import (
     SPREADS,
     FullTensor,
-    KeptSelection,
     MaskLowering,
     check_variance_warning,
-    gate_gradient,
-    same_selection,
 )
+from fusepass.capture.masks.masked_store import GETITEM, is_basic, is_whole, parts_of_index
+from fusepass.capture.refusal import Refusal
 from fusepass.graph.dataflow.effects import is_random
 from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.ops.normal_call import NormalCall, default_of, normal_call
@@ -57,27 +56,14 @@ _CASTS = frozenset(
 )
 _CHECKED = frozenset("div floor_divide fmod max min remainder".split())  # for some operands
 _ELEMENTWISE = (POINTWISE - _NOT_POINTWISE) | _CASTS | _CHECKED
-_INDEXING = ("getitem", "__getitem__")
 _LIKE = frozenset("full_like ones_like zeros_like".split())
 # Along dimensions given by an argument, which must not be the one selected along.
-_ALONG = {
-    "all": "dim",
-    "amax": "dim",
-    "amin": "dim",
-    "any": "dim",
-    "cosine_similarity": "dim",
-    "cumsum": "dim",
-    "linalg_vector_norm": "dim",
-    "log_softmax": "dim",
-    "logsumexp": "dim",
-    "mean": "dim",
-    "norm": "dim",
-    "normalize": "dim",
-    "softmax": "dim",
-    "std": "dim",
-    "sum": "dim",
-    "var": "dim",
-}
+_ALONG = frozenset(
+    """
+    all amax amin any cosine_similarity cumsum linalg_vector_norm log_softmax logsumexp mean norm
+    normalize softmax std sum var
+    """.split()
+)
 _LAID_OUT = frozenset(
     """
     chunk flatten permute reshape select split squeeze stack t transpose unbind unsqueeze view
@@ -86,76 +72,59 @@ _LAID_OUT = frozenset(
 
 
 def lower_call(low: MaskLowering, node: fx.Node) -> FullTensor | None:
-    """A call that gives a selected tensor, made for all elements; None for anything else.
-
-    Raises:
-        KeptSelection: it cannot be made for all elements.
-    """
+    """Make a call that gives a selected tensor for all elements; None for any other call."""
     name = str(op_name(node))
     source: Any = node.args[0] if node.args else None
-    if name in _INDEXING and source in low.parts:
-        made, parts = low.parts[source]
-        place: Any = node.args[1]
-        part: FullTensor = parts[place]
-        return replace(part, node=low.add(node, operator.getitem, made, place))
+    if name in GETITEM and source in low.parts:
+        (made, parts), place = low.parts[source], node.args[1]
+        return replace(parts[place], node=low.add(node, operator.getitem, made, place))  # type: ignore[call-overload]
     wholes = [low.whole[n] for n in node.all_input_nodes if n in low.whole]
+    selected = {n: low.whole[n].node for n in node.all_input_nodes if n in low.whole}
     if not wholes:
         return None
     in_place = node.target in IN_PLACE_OPERATORS or (name.endswith("_") and not name.endswith("__"))
     plain = name.removesuffix("_") if in_place else name
     first = _alike(low, wholes)
     if plain in _ELEMENTWISE and (plain not in ("max", "min") or _is_of_two(node)):
-        made, exact = _elementwise(low, node, plain, first, in_place=in_place)
+        made, exact = _elementwise(low, node, plain, first, selected, in_place=in_place)
     elif in_place:
         raise _unsupported_call(node)
     elif plain in _LIKE or _keeps_rows(low, node, plain, first):
         target = "reshape" if plain == "view" else node.target  # rows may lie further apart
-        made, exact = _same_call(low, node, target), plain in _LAID_OUT or plain in _INDEXING
+        made, exact = low.again(node, target, selected), plain in _LAID_OUT or plain in GETITEM
     else:
         raise _unsupported_call(node)
-    exact = exact and all(whole.exact for whole in wholes)
-    traced = node.meta.get("example_value")
+    like = replace(first, node=made, exact=exact and all(whole.exact for whole in wholes))
+    traced, value = node.meta.get("example_value"), made.meta["example_value"]
     if isinstance(traced, (tuple, list)):
-        made_parts = made.meta["example_value"]
-        low.parts[node] = (
-            made,
-            [
-                _check_shape(node, part, value, replace(first, node=made, exact=exact))
-                for part, value in zip(traced, made_parts, strict=True)
-            ],
-        )
+        pairs = zip(traced, value, strict=True)
+        low.parts[node] = made, [_check_shape(node, *pair, like) for pair in pairs]
         low.seen[node] = first.selection
         return None
-    whole = _check_shape(
-        node, traced, made.meta["example_value"], replace(first, node=made, exact=exact)
-    )
+    whole = _check_shape(node, traced, value, like)
     if in_place:
         _rebind(low, node, whole)
     return whole
 
 
-def _unsupported_call(node: fx.Node) -> KeptSelection:
+def _unsupported_call(node: fx.Node) -> Refusal:
     if is_random(node):
         text = f"random numbers are drawn for what a mask selected ({op_name(node)})"
-        return KeptSelection(Reason.RANDOM_OP, text)
+        return Refusal(Reason.RANDOM_OP, text)
     name = op_name(node)
     text = f"a tensor whose size only the data know is used by {display_name(name)}"
     if name in ("sym_size", "sym_numel"):
         text = "the program asks how large a tensor is whose size only the data know"
-    return KeptSelection(Reason.SIZE, text)
+    return Refusal(Reason.SIZE, text)
 
 
 def _alike(low: MaskLowering, wholes: list[FullTensor]) -> FullTensor:
     first = wholes[0]
     for other in wholes[1:]:
-        if not same_selection(low, first.selection, other.selection):
-            raise KeptSelection(
-                Reason.SIZE, "what two masks selected meets, in sizes that may differ"
-            )
+        if not low.same_selection(first.selection, other.selection):
+            raise Refusal(Reason.SIZE, "what two masks selected meets, in sizes that may differ")
         if other.after != first.after:
-            raise KeptSelection(
-                Reason.SIZE, "what a mask selected is broadcast along what it selected"
-            )
+            raise Refusal(Reason.SIZE, "what a mask selected is broadcast along what it selected")
     return first
 
 
@@ -165,14 +134,21 @@ def _is_of_two(node: fx.Node) -> bool:
 
 
 def _elementwise(
-    low: MaskLowering, node: fx.Node, name: str, first: FullTensor, *, in_place: bool
+    low: MaskLowering,
+    node: fx.Node,
+    name: str,
+    first: FullTensor,
+    selected: dict[fx.Node, fx.Node],
+    *,
+    in_place: bool,
 ) -> tuple[fx.Node, bool]:
     why = partial_reason(node)
     if why is not None:
-        raise KeptSelection(Reason.PARTIAL_OP, f"for an element that is not selected, {why}")
+        raise Refusal(Reason.PARTIAL_OP, f"for an element that is not selected, {why}")
     if in_place and node.args[0] not in low.whole:
         raise _unsupported_call(node)
-    trained = torch.is_grad_enabled() and _requires_grad(node)
+    traced = tensor_value(node)
+    trained = torch.is_grad_enabled() and traced is not None and traced.requires_grad
     gates: dict[fx.Node, fx.Node] = {}
     for operand in node.all_input_nodes:
         value = tensor_value(operand)
@@ -181,10 +157,9 @@ def _elementwise(
         if value is None or not broadcasts(value, first.after):
             raise _unsupported_call(node)
         if trained and value.requires_grad:
-            gates[operand] = gate_gradient(low, node, operand, first.selection, first.after)
+            gates[operand] = low.gate_gradient(node, operand, first.selection, first.after)
     target = _out_of_place(node) if in_place else node.target
-    made = _same_call(low, node, target, gates)
-    traced = tensor_value(node)
+    made = low.again(node, target, gates | selected)
     if in_place and traced is not None and made.meta["example_value"].dtype != traced.dtype:
         made = low.add(node, "to", made, traced.dtype)  # what is written keeps its dtype
     operands = [tensor_value(operand) for operand in node.all_input_nodes]
@@ -197,11 +172,6 @@ def _elementwise(
     known = name in _EXACT or (name == "pow" and node.args[1:] == (2,) and not node.kwargs)
     exact = known and not gates and not whole_number and not set(node.kwargs) - _EXACT_KEYWORDS
     return made, exact
-
-
-def _requires_grad(node: fx.Node) -> bool:
-    value = tensor_value(node)
-    return value is not None and value.requires_grad
 
 
 def broadcasts(value: torch.Tensor, after: int) -> bool:
@@ -224,20 +194,18 @@ def _keeps_rows(low: MaskLowering, node: fx.Node, name: str, first: FullTensor) 
     """Whether a call works on each row of what was selected alone."""
     if any(n not in low.whole for n in node.all_input_nodes):
         return False
-    if name in _INDEXING:
+    if name in GETITEM:
         return _keeps_rows_of_index(node.args[1], first)
     call = normal_call(node)
     if call is None or call.inplace or partial_reason(node) is not None:
         return False
-    if name == "squeeze":  # of one element selected it would take that dimension, too
-        dims = reduced_dims(call, first.value.dim()) if "dim" in dict(call.args) else None
-        return dims is not None and first.front not in dims
-    if name in ("stack", "cat") or (name in _LAID_OUT and name not in ("view", "reshape")):
-        return True  # the shape of the result tells
     if name in ("view", "reshape"):
         return first.front == 0
-    if name not in _ALONG:
-        return False
+    if name in ("stack", "cat") or (name in _LAID_OUT and name != "squeeze"):
+        return True  # the shape of the result tells
+    without_dim = name == "squeeze" and "dim" not in dict(call.args)
+    if without_dim or name not in (*_ALONG, "squeeze"):
+        return False  # of one element selected a squeeze would take that dimension, too
     if name in SPREADS:
         check_variance_warning(node)
     dims = reduced_dims(call, first.value.dim())
@@ -263,14 +231,8 @@ _ONE_DIM = frozenset("cosine_similarity cumsum log_softmax normalize softmax".sp
 
 def _keeps_rows_of_index(index: Any, first: FullTensor) -> bool:
     """Whether a basic index takes everything along what was selected."""
-    parts = list(index) if isinstance(index, (tuple, list)) else [index]
-    basic = all(
-        part is None
-        or part is Ellipsis
-        or (isinstance(part, int) and not isinstance(part, bool))
-        or (isinstance(part, slice) and _is_plain(part))
-        for part in parts
-    )
+    parts = parts_of_index(index)
+    basic = all(part is None or is_basic(part) for part in parts)
     if not basic or parts.count(Ellipsis) > 1:
         return False
     taken = sum(part is not None and part is not Ellipsis for part in parts)
@@ -279,37 +241,13 @@ def _keeps_rows_of_index(index: Any, first: FullTensor) -> bool:
     at = parts.index(Ellipsis)
     whole_dims = [slice(None)] * (first.value.dim() - taken)
     every = [part for part in (*parts[:at], *whole_dims, *parts[at + 1 :]) if part is not None]
-    along = every[first.front]
-    return isinstance(along, slice) and (along.start, along.stop, along.step) == (None, None, None)
-
-
-def _is_plain(part: slice) -> bool:
-    return all(end is None or isinstance(end, int) for end in (part.start, part.stop, part.step))
-
-
-def _same_call(
-    low: MaskLowering, node: fx.Node, target: Any, instead: dict[fx.Node, fx.Node] | None = None
-) -> fx.Node:
-    """The call with what was selected replaced by what was computed for all elements."""
-
-    def operand(n: fx.Node) -> fx.Node:
-        return low.whole[n].node if n in low.whole else (instead or {}).get(n, n)
-
-    args, kwargs = fx.map_arg((node.args, node.kwargs), operand)
-    return low.add(node, target, *args, **kwargs)
+    return is_whole(every[first.front])
 
 
 def _check_shape(node: fx.Node, traced: Any, value: Any, whole: FullTensor) -> FullTensor:
-    """What was computed, if it has the shape of the traced result but for the elements it is of.
+    """Check that a result has the traced shape but for the dimension that is selected along.
 
-    Args:
-        node: the call.
-        traced: its fake result.
-        value: the fake result for all elements.
-        whole: what is known of the latter, as of what it was computed from.
-
-    Raises:
-        KeptSelection: it does not.
+    ``whole`` says what is known of ``value``, the fake result for all elements.
     """
     if not isinstance(traced, torch.Tensor) or not isinstance(value, torch.Tensor):
         raise _unsupported_call(node)

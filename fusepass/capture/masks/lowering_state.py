@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import operator
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
-from fusepass.capture.masks.masked_store import add_call, mask_of
+from fusepass.capture.masks.masked_store import add_call, fake_of, gathered, mask_of
+from fusepass.capture.refusal import Refusal
 from fusepass.graph.dataflow.value_numbering import same_value
 from fusepass.graph.dataflow.write_history import WriteHistory
-from fusepass.graph.ops.op_names import argument, op_name, tensor_value
+from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.fx.graphs import has_unbacked_size, known_equal
 
@@ -64,20 +66,12 @@ class FullTensor:
     @property
     def value(self) -> torch.Tensor:
         """Its fake tensor."""
-        return self.node.meta["example_value"]  # type: ignore[no-any-return]
+        return fake_of(self.node)
 
     @property
     def after(self) -> int:
         """The dimensions behind the one that the elements lie along."""
         return self.value.dim() - self.front - 1
-
-
-class KeptSelection(Exception):
-    """A call on what a mask selected that cannot be computed for all elements."""
-
-    def __init__(self, code: Reason, text: str) -> None:
-        super().__init__(text)
-        self.code, self.text = code, text
 
 
 @dataclass
@@ -111,118 +105,93 @@ class MaskLowering:
                 self.made.setdefault(like, []), like, self.fake_mode, target, args, kwargs
             )
 
+    def again(self, node: fx.Node, target: Any, instead: Mapping[Any, fx.Node]) -> fx.Node:
+        """Record the call of a node on other operands in front of it."""
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: instead.get(n, n))
+        return self.add(node, target, *args, **kwargs)
+
     def take_back(self, node: fx.Node) -> None:
         """Erase what was recorded in front of a node."""
         for made in reversed(self.made.pop(node, [])):
             made.graph.erase_node(made)
 
+    def lower_gather(self, node: fx.Node) -> FullTensor | None:
+        """Make ``x[mask]`` or ``masked_select(x, mask)`` for all elements; None for others."""
+        name = op_name(node)
+        source, index = gathered(node) or (None, None)
+        value = tensor_value(source)
+        found = mask_of(value, index)
+        if value is None or found is None or has_unbacked_size(value):
+            return None
+        mask, front, after = found
+        dims = fake_of(mask).dim()
+        if dims == 0 or value.dtype.is_complex or (name == "masked_select" and after):
+            raise Refusal(Reason.SIZE, f"what {name} selects has a size that only the data know")
+        if fake_of(mask).device != value.device:
+            raise Refusal(Reason.DEVICE_MISMATCH, "the mask is on another device")
+        selection = self.selected_by(node, mask)
+        trained = fake_of(node).requires_grad
+        if not trained and self._written_later(source, node):
+            source = self.add(node, "clone", source)
+        if dims > 1:
+            source = self.add(node, "flatten", source, front, front + dims - 1)
+        if trained:
+            source = self.gate_gradient(node, source, selection, after)
+        return FullTensor(source, selection, front)
+
+    def selected_by(self, node: fx.Node, mask: fx.Node) -> Selection:
+        """What a mask holds when a node reads it."""
+        flat = mask
+        if torch.is_grad_enabled() or self._written_later(mask, node):
+            flat = self.add(node, "clone", mask)  # a backward reads it again
+        if fake_of(mask).dim() > 1:
+            flat = self.add(node, "flatten", flat)
+        return Selection(mask, self.history.moments[node], flat)
+
+    def _written_later(self, node: fx.Node, reader: fx.Node) -> bool:
+        return self.history.is_written(node, self.history.moments[reader], sys.maxsize)
+
+    def same_selection(self, a: Selection, b: Selection) -> bool:
+        """Whether two masks held the same when they selected."""
+        return a is b or same_value(a.mask, b.mask, self.history, (a.moment, b.moment))
+
+    def mask_for(self, node: fx.Node, selection: Selection, after: int) -> fx.Node:
+        """The mask, to broadcast against a tensor with so many dimensions behind it."""
+        mask = selection.flat
+        for _ in range(after):
+            mask = self.add(node, "unsqueeze", mask, -1)
+        return mask
+
+    def gate_gradient(
+        self, node: fx.Node, source: fx.Node, selection: Selection, after: int
+    ) -> fx.Node:
+        """The same value, whose gradient is that of the elements selected."""
+        held = self.add(node, "detach", source)
+        return self.add(node, torch.where, self.mask_for(node, selection, after), source, held)
+
+    def fill_unselected(self, node: fx.Node, whole: FullTensor, number: Any) -> fx.Node:
+        """What was selected, with a number for all other elements."""
+        mask = self.mask_for(node, whole.selection, whole.after)
+        return self.add(node, torch.where, mask, whole.node, number)
+
+    def count_of(self, node: fx.Node, selection: Selection) -> fx.Node:
+        """How many elements are selected: int64, no dimensions."""
+        return self.add(node, "sum", selection.flat)
+
+    def total_size(self, node: fx.Node, whole: FullTensor, dims: list[int]) -> fx.Node:
+        """How many elements a reduction of what was selected takes: int64, no dimensions."""
+        count = self.count_of(node, whole.selection)
+        for dim in dims:
+            size: Any = whole.value.shape[dim]
+            if dim != whole.front and not known_equal(size, 1):
+                if not isinstance(size, int):
+                    size = self.add(node, torch.ops.aten.sym_size.int, whole.node, dim)
+                count = self.add(node, operator.mul, count, size)
+        return count
+
 
 def check_variance_warning(node: fx.Node) -> None:
-    """Hold a variance, or standard deviation, against what capture did for its warning.
-
-    Raises:
-        KeptSelection: nobody would write it.
-    """
+    """Refuse a variance whose warning of too few elements nobody would write."""
     if WARNED not in node.meta:
         text = "eager warns where a mask selects too few for a variance, and that cannot wait"
-        raise KeptSelection(Reason.SIDE_EFFECT, text)
-
-
-def lower_gather(low: MaskLowering, node: fx.Node) -> FullTensor | None:
-    """``x[mask]`` or ``masked_select(x, mask)`` for all elements; None for another call.
-
-    Raises:
-        KeptSelection: it selects in a way that has no such form.
-    """
-    name = op_name(node)
-    source: Any
-    if name in ("getitem", "__getitem__"):
-        source, index = node.args
-    elif name == "masked_select":
-        source, index = argument(node, 0, "input"), argument(node, 1, "mask")
-    else:
-        return None
-    value = tensor_value(source)
-    if value is None or has_unbacked_size(value):
-        return None
-    found = mask_of(value, index)
-    if found is None:
-        return None
-    mask, _, after = found
-    dims = _fake(mask).dim()
-    if dims == 0 or value.dtype.is_complex or (name == "masked_select" and after):
-        raise KeptSelection(Reason.SIZE, f"what {name} selects has a size that only the data know")
-    if _fake(mask).device != value.device:
-        raise KeptSelection(Reason.DEVICE_MISMATCH, "the mask is on another device")
-    selection = selected_by(low, node, mask)
-    front = value.dim() - dims - after
-    trained = _fake(node).requires_grad
-    if not trained and _written_later(low, source, node):
-        source = low.add(node, "clone", source)
-    if dims > 1:
-        source = low.add(node, "flatten", source, front, front + dims - 1)
-    if trained:
-        source = gate_gradient(low, node, source, selection, after)
-    return FullTensor(source, selection, front)
-
-
-def selected_by(low: MaskLowering, node: fx.Node, mask: fx.Node) -> Selection:
-    """What a mask holds when a node reads it."""
-    flat = mask
-    if torch.is_grad_enabled() or _written_later(low, mask, node):
-        flat = low.add(node, "clone", mask)  # a backward reads it again
-    if _fake(mask).dim() > 1:
-        flat = low.add(node, "flatten", flat)
-    return Selection(mask, low.history.moments[node], flat)
-
-
-def _written_later(low: MaskLowering, node: fx.Node, reader: fx.Node) -> bool:
-    return low.history.is_written(node, low.history.moments[reader], sys.maxsize)
-
-
-def same_selection(low: MaskLowering, a: Selection, b: Selection) -> bool:
-    """Whether two masks held the same when they selected."""
-    return a is b or same_value(a.mask, b.mask, low.history, (a.moment, b.moment))
-
-
-def mask_for(low: MaskLowering, node: fx.Node, selection: Selection, after: int) -> fx.Node:
-    """The mask in front of ``node``, to broadcast against a tensor with so many dimensions more."""
-    mask = selection.flat
-    for _ in range(after):
-        mask = low.add(node, "unsqueeze", mask, -1)
-    return mask
-
-
-def gate_gradient(
-    low: MaskLowering, node: fx.Node, source: fx.Node, selection: Selection, after: int
-) -> fx.Node:
-    """The same value, whose gradient is that of the elements selected."""
-    held = low.add(node, "detach", source)
-    return low.add(node, torch.where, mask_for(low, node, selection, after), source, held)
-
-
-def fill_unselected(low: MaskLowering, node: fx.Node, whole: FullTensor, number: Any) -> fx.Node:
-    """What was selected, with a number for all other elements."""
-    mask = mask_for(low, node, whole.selection, whole.after)
-    return low.add(node, torch.where, mask, whole.node, number)
-
-
-def count_of(low: MaskLowering, node: fx.Node, selection: Selection) -> fx.Node:
-    """How many elements are selected: int64, no dimensions."""
-    return low.add(node, "sum", selection.flat)
-
-
-def total_size(low: MaskLowering, node: fx.Node, whole: FullTensor, dims: list[int]) -> fx.Node:
-    """How many elements a reduction of what was selected takes: int64, no dimensions."""
-    count = count_of(low, node, whole.selection)
-    for dim in dims:
-        size: Any = whole.value.shape[dim]
-        if dim != whole.front and not known_equal(size, 1):
-            if not isinstance(size, int):
-                size = low.add(node, torch.ops.aten.sym_size.int, whole.node, dim)
-            count = low.add(node, operator.mul, count, size)
-    return count
-
-
-def _fake(node: fx.Node) -> torch.Tensor:
-    return node.meta["example_value"]  # type: ignore[no-any-return]
+        raise Refusal(Reason.SIDE_EFFECT, text)

@@ -14,36 +14,29 @@ from typing import Any
 from torch import fx
 
 from fusepass.capture.bytecode.own_handlers import is_in_subclass
-from fusepass.capture.frame_state import Frame, Place, frame_of
-from fusepass.capture.masks.count_lowering import count_on_device, mask_of_count, nonzero_source
-from fusepass.capture.masks.lowering import lower_selections
-from fusepass.capture.masks.masked_store import (
-    counts_masks,
-    is_masked_store,
-    lower_store,
-    mask_of,
-    why_kept,
-)
+from fusepass.capture.frame_state import Frame, frame_of
+from fusepass.capture.masks import masked_store
+from fusepass.capture.masks.lowering import lower_selections, sizes_of
 from fusepass.capture.masks.mixed_index import select_by_masks, split_index, split_mixed_indices
-from fusepass.capture.masks.selection_count import selection_of
-from fusepass.capture.masks.size_origins import SizeOrigins
+from fusepass.capture.masks.selection_count import (
+    SizeOrigins,
+    count_on_device,
+    mask_of_count,
+    nonzero_source,
+    selection_of,
+)
+from fusepass.capture.place import Place
 from fusepass.capture.restarts import Why, is_kept, keep, restart_without
 from fusepass.capture.scalars.scalar import READ_LATE
 from fusepass.capture.source_position import here, users_location
 from fusepass.graph.dataflow.node_recorder import replay_modes
 from fusepass.graph.dataflow.value_numbering import same_value
 from fusepass.graph.dataflow.write_history import WriteHistory
-from fusepass.graph.ops.op_names import argument, op_name, tensor_value
+from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety.tensor_kinds import special_tensor_reason
 from fusepass.report import log
 from fusepass.report.decision import Outcome, Reason
-from fusepass.torch_private.dynamo.scalars.unbacked_sizes import (
-    asked_by_operation,
-    asked_symbols,
-    count_as,
-    forget_sizes,
-    sizes_bound,
-)
+from fusepass.torch_private.dynamo.scalars import unbacked_sizes
 from fusepass.torch_private.fx.graphs import fake_mode_of, source_of
 from fusepass.torch_private.versions import capture_supported
 
@@ -94,21 +87,17 @@ def _count_once(frame: Frame, node: fx.Node) -> None:
             continue
         moments = history.moments[earlier], now
         if same_value(other, mask, history, moments):
-            count_as(tensor_value(mask), tensor_value(other))
+            unbacked_sizes.count_as(tensor_value(mask), tensor_value(other))
             return
 
 
 def _selects(node: fx.Node) -> bool:
     """Whether a call selects by one mask of a shape that fits; else its error is eager's."""
-    name = op_name(node)
-    if name in ("getitem", "__getitem__"):
-        value = tensor_value(node.args[0])
-        fits = value is not None and mask_of(value, node.args[1]) is not None
-        return fits or split_index(node) is not None
-    if name == "masked_select":
-        value = tensor_value(argument(node, 0, "input"))
-        return value is not None and mask_of(value, argument(node, 1, "mask")) is not None
-    return name in _PLACES
+    name, parts = op_name(node), masked_store.gathered(node)
+    if parts is None:
+        return name in _PLACES
+    fits = masked_store.mask_of(tensor_value(parts[0]), parts[1]) is not None
+    return fits or (name != "masked_select" and split_index(node) is not None)
 
 
 def settle_masks(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[int]:
@@ -129,9 +118,12 @@ def settle_masks(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[in
     with replay_modes() as follow:
         for node in nodes:
             follow(node)
-            if is_masked_store(node):
-                _settle_store(node, frame, fake_mode)
-            elif counts_masks(node):
+            if masked_store.is_masked_store(node):
+                why = masked_store.why_kept(node, exact=False)
+                _record_store(node, frame, why)
+                if why is None:
+                    masked_store.lower_store(node, fake_mode)
+            elif masked_store.counts_masks(node):
                 _record_store(node, frame, "it is no store through one mask: y[mask] = v is one")
     return late
 
@@ -139,17 +131,16 @@ def settle_masks(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[in
 def _settle_selections(
     nodes: list[fx.Node], frame: Frame, output_graph: Any, fake_mode: Any, late: list[int]
 ) -> None:
-    sizes = [sizes_bound(node.meta) for node in nodes]
-    if not any(sizes):
+    sizes = sizes_of(nodes)
+    if not sizes:
         return
     graph = nodes[0].graph
     counted = _counted(graph)
     needed = count_on_device(graph, fake_mode, late)
     nodes[:] = graph.nodes
     result = lower_selections(nodes, fake_mode)
-    result.kept |= {
-        root: (needed[root].code, needed[root].text) for root in result.kept if root in needed
-    }
+    for root in result.kept.keys() & needed.keys():
+        result.kept[root] = needed[root].code, needed[root].text
     lost = [(root.meta.get(_PLACE), why) for root, why in result.kept.items()]
     restart_without(frame, {place: why for place, why in lost if place is not None})
     for root in result.lowered:
@@ -162,8 +153,7 @@ def _settle_selections(
             text = "how many the mask selects is needed behind the graph only, and read there"
             code, treatment = Reason.AFTER_GRAPH, "late"
         frame.round_trips[place.position] = place.decided(Outcome.APPLIED, code, text, treatment)
-    gone = frozenset().union(*sizes) - _bound(graph)
-    forget_sizes(output_graph.root_tx, gone)
+    unbacked_sizes.forget_sizes(output_graph.root_tx, sizes - sizes_of(graph.nodes))
 
 
 def _counted(graph: fx.Graph) -> frozenset[fx.Node]:
@@ -176,25 +166,14 @@ def _counted(graph: fx.Graph) -> frozenset[fx.Node]:
     return frozenset().union(*map(origins.of, leaving))
 
 
-def _settle_store(node: fx.Node, frame: Frame, fake_mode: Any) -> None:
-    """Make a store through a mask one that counts nothing, or say why not."""
-    why = why_kept(node, exact=False)
-    _record_store(node, frame, why)
-    if why is None:
-        lower_store(node, fake_mode)
-
-
 def _record_store(node: fx.Node, frame: Frame, why: str | None) -> None:
+    """Put on record that a store through masks counts nothing, or why it stays as it is."""
     place = _place_of(node)
     text = "stored where the mask holds, element by element: nothing is counted"
     decision = place.decided(Outcome.APPLIED, Reason.ON_DEVICE, text, "device")
     if why is not None:
         decision = place.decided(Outcome.REJECTED, Reason.SIZE, why, "keep")
     frame.round_trips[place.position] = decision
-
-
-def _bound(graph: fx.Graph) -> frozenset[Any]:
-    return frozenset().union(*(sizes_bound(node.meta) for node in graph.nodes))
 
 
 def _place_of(node: fx.Node) -> Place:
@@ -204,19 +183,13 @@ def _place_of(node: fx.Node) -> Place:
 
 
 def asked_selections(translator: Any, frame: Frame, error: BaseException) -> dict[Place, Why]:
-    """The selections whose counts are asked for while the program is traced.
-
-    Args:
-        translator: Dynamo's.
-        frame: of capture.
-        error: what Dynamo raised because of it, or because of something else.
-    """
-    symbols = asked_symbols(error) if frame.selections else ()
+    """Find the selections whose counts Dynamo asked for while tracing when it raised an error."""
+    symbols = unbacked_sizes.asked_symbols(error) if frame.selections else ()
     graph = translator.output.graph
     asked = {selection_of(graph, symbol) for symbol in symbols}
     file, line = users_location(translator)
     text = f"Python asks how many the mask selects ({Path(file).name}:{line})"
-    if asked_by_operation(error):
+    if unbacked_sizes.asked_by_operation(error):
         text = "how many the mask selects is used as a size, an index or a count"
     places = [place for root, place in frame.selections.items() if root in asked]
     return dict.fromkeys(places, (Reason.SIZE, text))

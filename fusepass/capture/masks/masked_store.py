@@ -15,10 +15,13 @@ import torch
 from torch import fx
 
 from fusepass.graph.dataflow.memory import memory_of
-from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.graph.safety.tensor_kinds import special_tensor_reason
 from fusepass.graph.safety.totality import has_internal_overlap
-from fusepass.torch_private.fx.graphs import known_equal
+from fusepass.torch_private.fx.graphs import call_target, known_equal
+
+GETITEM, SETITEM = ("getitem", "__getitem__"), ("setitem", "__setitem__")
+_OF_THE_VALUE = ("example_value", "unbacked_bindings")
 
 
 def lower_masked_stores(nodes: list[fx.Node], fake_mode: Any) -> None:
@@ -39,25 +42,20 @@ def is_masked_store(node: fx.Node) -> bool:
     if node.target is not operator.setitem and node.target != "__setitem__":
         return False
     target, index, _ = node.args
-    value = tensor_value(target)
-    return value is not None and mask_of(value, index) is not None
+    return mask_of(tensor_value(target), index) is not None
 
 
 def counts_masks(node: fx.Node) -> bool:
     """Whether a call stores at an index with a boolean mask, which it makes places of first."""
-    name = op_name(node)
-    if name in ("setitem", "__setitem__", "index_put", "index_put_"):
-        index = node.args[1] if len(node.args) > 1 else node.kwargs.get("indices")
-        return any(map(is_mask, index if isinstance(index, (tuple, list)) else (index,)))
-    return False
+    if op_name(node) not in (*SETITEM, "index_put", "index_put_"):
+        return False
+    return any(map(is_mask, parts_of_index(argument(node, 1, "indices"))))
 
 
 def why_kept(node: fx.Node, *, exact: bool) -> str | None:
     """Why a store cannot be lowered; None for a masked store that can.
 
-    Args:
-        node: a call.
-        exact: whether gradients must be those of eager to the last bit.
+    With ``exact``, gradients must be those of eager to the last bit.
     """
     if not is_masked_store(node):
         return "it is no store through one mask"
@@ -68,9 +66,8 @@ def why_kept(node: fx.Node, *, exact: bool) -> str | None:
     value, held = tensor_value(target), tensor_value(source)
     if value is None or has_internal_overlap(target):  # type: ignore[arg-type]
         return "a write to a tensor whose elements share memory raises"
-    found = mask_of(value, index)
-    rest = found[2] if found is not None else 0
-    if found is not None and _fake(found[0]).device != value.device:
+    mask, _, rest = mask_of(value, index)  # type: ignore[misc]  # it is a masked store
+    if fake_of(mask).device != value.device:
         return "the mask is on another device"
     if held is None:
         fits = number_as_stored(value.dtype, source) is not None
@@ -93,16 +90,16 @@ def lower_store(node: fx.Node, fake_mode: Any) -> list[fx.Node]:
     """Replace a masked store for which :func:`why_kept` says nothing; the calls made instead."""
     target, index, source = node.args
     value, held = tensor_value(target), tensor_value(source)
-    found = mask_of(value, index) if value is not None else None
+    found = mask_of(value, index)
     if value is None or found is None:
         return []
-    mask, shape, after = found
+    mask, _, after = found
     made: list[fx.Node] = []
     with node.graph.inserting_before(node):
         trained = value.requires_grad or (held is not None and held.requires_grad)
         if trained and torch.is_grad_enabled():
             mask = add_call(made, node, fake_mode, "clone", (mask,))  # backward reads it again
-        for _ in range(after if shape else 0):
+        for _ in range(after if fake_of(mask).dim() else 0):
             mask = add_call(made, node, fake_mode, "unsqueeze", (mask, -1))
         if held is None:
             source = number_as_stored(value.dtype, source)
@@ -123,70 +120,71 @@ def add_call(
     args: tuple[Any, ...],
     kwargs: dict[str, Any] | None = None,
 ) -> fx.Node:
-    """Record a call where its graph inserts, in the place of ``like``; ``made`` gains it.
+    """Record a call where its graph inserts, with the meta data of ``like``; ``made`` gains it.
 
-    Args:
-        made: nodes made so far.
-        like: the node whose meta data it gets, but for what its value is.
-        fake_mode: the mode its fake value is computed under.
-        target: a function or the name of a method.
-        args: its arguments.
-        kwargs: its keyword arguments.
+    ``target`` is a function or the name of a method.
     """
-    given = kwargs or {}
-    if isinstance(target, str):
-        node = like.graph.call_method(target, args, given)
-    else:
-        node = like.graph.call_function(target, args, given)
+    kind = "call_method" if isinstance(target, str) else "call_function"
+    node = like.graph.create_node(kind, target, args, kwargs or {})
     made.append(node)
     node.meta = {k: v for k, v in like.meta.items() if k not in _OF_THE_VALUE}
     if target in ("masked_fill_", "copy_"):
         node.meta["example_value"] = args[0].meta["example_value"]
     else:
-        fakes, named = fx.map_arg((args, given), _fake)
+        fakes, named = fx.map_arg((args, kwargs or {}), fake_of)
         with fake_mode:
-            run = getattr(fakes[0], target) if isinstance(target, str) else target
-            rest = fakes[1:] if isinstance(target, str) else fakes
-            node.meta["example_value"] = run(*rest, **named)
+            node.meta["example_value"] = call_target(target, fakes, named)
     return node
 
 
-_OF_THE_VALUE = ("example_value", "unbacked_bindings")
-
-
-def _fake(node: Any) -> torch.Tensor:
+def fake_of(node: Any) -> torch.Tensor:
+    """The fake tensor of a node that is known to be one."""
     return node.meta["example_value"]  # type: ignore[no-any-return]
 
 
-def mask_of(value: torch.Tensor, index: Any) -> tuple[fx.Node, list[Any], int] | None:
-    """The one boolean mask of an index, the shape that broadcasts it, the dimensions behind it.
+def gathered(node: fx.Node) -> tuple[Any, Any] | None:
+    """What ``x[index]`` or ``masked_select`` selects from, and by what; None for other calls."""
+    name = op_name(node)
+    if name == "masked_select":
+        return argument(node, 0, "input"), argument(node, 1, "mask")
+    return (node.args[0], node.args[1]) if name in GETITEM else None
+
+
+def mask_of(value: torch.Tensor | None, index: Any) -> tuple[fx.Node, int, int] | None:
+    """The one boolean mask of an index, and the numbers of dimensions in front of and behind it.
 
     Returns:
         None where the index is anything but one mask that fits and whole dimensions around it.
     """
-    parts = list(index) if isinstance(index, (tuple, list)) else [index]
+    parts = parts_of_index(index)
     masks = [i for i, part in enumerate(parts) if is_mask(part)]
-    if len(masks) != 1:
+    if value is None or len(masks) != 1 or parts.count(Ellipsis) > 1:
         return None
     at, mask = masks[0], parts[masks[0]]
-    others = [part for i, part in enumerate(parts) if i != at]
-    if any(not is_whole(part) and part is not Ellipsis for part in others):
+    if not all(is_whole(part) or part is Ellipsis for part in parts if part is not mask):
         return None
-    dims = _fake(mask).dim()
-    if parts.count(Ellipsis) > 1:
+    sizes = fake_of(mask).shape
+    ellipsis = Ellipsis in parts[:at]
+    first = value.dim() - len(sizes) - (len(parts) - at - 1) if ellipsis else at
+    after = value.dim() - first - len(sizes)
+    covered = value.shape[first : first + len(sizes)]
+    if first < 0 or after < 0 or not all(map(known_equal, sizes, covered)):
         return None
-    if Ellipsis in parts[:at]:
-        first = value.dim() - dims - (len(parts) - at - 1)
-    else:
-        first = at
-    after = value.dim() - first - dims
-    sizes = list(_fake(mask).shape)
-    fits = first >= 0 and after >= 0
-    if not fits or not all(
-        known_equal(a, b) for a, b in zip(sizes, value.shape[first : first + dims], strict=True)
-    ):
-        return None
-    return mask, ([1] * first + sizes + [1] * after if dims else []), after
+    return mask, first, after
+
+
+def parts_of_index(index: Any) -> list[Any]:
+    """The parts of an index, of which a tuple has several."""
+    return list(index) if isinstance(index, (tuple, list)) else [index]
+
+
+def is_basic(part: Any) -> bool:
+    """Whether a part of an index is a number, a slice of numbers or an ellipsis."""
+    if isinstance(part, slice):
+        return all(
+            end is None or isinstance(end, int) for end in (part.start, part.stop, part.step)
+        )
+    return part is Ellipsis or (isinstance(part, int) and not isinstance(part, bool))
 
 
 def is_mask(part: Any) -> bool:

@@ -15,19 +15,25 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.masks.count_lowering import nonzero_source
-from fusepass.capture.masks.masked_store import add_call, is_mask, is_whole
+from fusepass.capture.masks.masked_store import (
+    GETITEM,
+    SETITEM,
+    add_call,
+    is_basic,
+    is_mask,
+    is_whole,
+    parts_of_index,
+)
+from fusepass.capture.masks.selection_count import nonzero_source
 from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.torch_private.fx.graphs import has_unbacked_size, known_equal
-
-_INDEXING = ("getitem", "__getitem__", "setitem", "__setitem__")
 
 
 def split_mixed_indices(nodes: list[fx.Node], fake_mode: Any) -> None:
     """Split the mixed indices among ``nodes`` (consecutive in their graph), list included."""
     for node in list(nodes):
-        found = split_index(node) if op_name(node) in _INDEXING else None
+        found = split_index(node) if op_name(node) in (*GETITEM, *SETITEM) else None
         if found is None:
             continue
         made: list[fx.Node] = []
@@ -43,7 +49,7 @@ def split_index(node: fx.Node) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None
     index = node.args[1]
     if tensor_value(node.args[0]) is None or not isinstance(index, (tuple, list)):
         return None
-    if sum(map(is_mask, index)) != 1 or not all(is_mask(p) or _is_basic(p) for p in index):
+    if sum(map(is_mask, index)) != 1 or not all(is_mask(p) or is_basic(p) for p in index):
         return None
     if all(is_mask(part) or part is Ellipsis or is_whole(part) for part in index):
         return None
@@ -59,23 +65,13 @@ def split_index(node: fx.Node) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None
     return tuple(basic), tuple(rest)
 
 
-def _is_basic(part: Any) -> bool:
-    if isinstance(part, slice):
-        return all(
-            end is None or isinstance(end, int) for end in (part.start, part.stop, part.step)
-        )
-    return part is Ellipsis or (isinstance(part, int) and not isinstance(part, bool))
-
-
 _TUPLES = ("nonzero", "where")  # which give the places along each dimension by itself
 
 
 def select_by_masks(nodes: list[fx.Node], keys: tuple[str, ...]) -> None:
     """Have calls that select by the places of a mask select by the mask.
 
-    Args:
-        nodes: of a complete graph, in order; calls are changed in place.
-        keys: of the meta data that such a call takes over from the one that gave the places.
+    They take over the meta data under ``keys`` from the calls that gave the places.
     """
     found = [(node, _places(node)) for node in nodes]
     if not any(places is not None for _, places in found):
@@ -94,10 +90,9 @@ def select_by_masks(nodes: list[fx.Node], keys: tuple[str, ...]) -> None:
 
 def _places(node: fx.Node) -> fx.Node | None:
     """The call that gave all the places a call selects by, along the dimensions in front."""
-    if op_name(node) not in ("getitem", "__getitem__"):
+    if op_name(node) not in GETITEM:
         return None
-    value, index = tensor_value(node.args[0]), node.args[1]
-    each = index if isinstance(index, (tuple, list)) else (index,)
+    value, each = tensor_value(node.args[0]), parts_of_index(node.args[1])
     if value is None or has_unbacked_size(value):
         return None
     parts = [_part(given) for given in each]

@@ -11,11 +11,7 @@ from warnings import warn_explicit
 def emit_print(function: Any, *values: Any, stream: str | None = None, **options: Any) -> None:
     """``print(*values, file=sys.<stream>, **options)``, the stream looked up now.
 
-    Args:
-        function: Python's ``print``: there may be another one under that name now.
-        values: to write.
-        stream: ``"stdout"`` or ``"stderr"`` if the program named it.
-        options: others of ``print``.
+    ``function`` is Python's ``print``: there may be another one under that name now.
     """
     if stream is not None:
         options["file"] = getattr(sys, stream)
@@ -51,16 +47,11 @@ def emit_log(
 
 
 def emit_warning(
-    message: Any, category: Any, place: tuple[str, int], module: dict[str, Any], source: Any = None
+    message: Any, category: Any, place: tuple[str, int], module: dict[str, Any]
 ) -> None:
-    """What ``warnings.warn`` does for a call at ``place`` (file, line) in a module.
+    """What ``warnings.warn`` does for a call at ``place`` (file, line), of code with these globals.
 
-    Args:
-        message: text or warning.
-        category: class of the warning, None for that of the message or UserWarning.
-        place: file and line it is about.
-        module: the globals of that code.
-        source: the object the warning is about.
+    ``category`` is None for the class of the message, or UserWarning.
     """
     if isinstance(message, Warning):
         category = type(message)
@@ -70,6 +61,4 @@ def emit_warning(
         *place,
         module.get("__name__") or "<string>",
         module.setdefault("__warningregistry__", {}),
-        None,
-        source,
     )

@@ -20,15 +20,7 @@ from fusepass.torch_private.fx.tensor_kinds import why_not_plain
 
 
 def as_bool_scalar(translator: Any, tested: Any) -> Any:
-    """Record, if needed, the conversion of ``tested`` to a 0-d bool tensor.
-
-    Args:
-        translator: Dynamo's translator of the frame.
-        tested: a tracked tensor of one element: bool, integer, floating or complex, any shape.
-
-    Raises:
-        Refusal: not a plain tensor, or not provably of one element.
-    """
+    """Record the conversion of a tracked tensor to a 0-d bool; refuse all but one element."""
     why = why_not_plain(tested)
     if why is not None:
         raise Refusal(Reason.PREDICATE, f"the tensor tested {why}")

@@ -8,7 +8,7 @@ then a choice), so a graph that never reaches our rules still computes the right
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,24 +74,33 @@ def one_arm(
 one_arm.fusepass_pure = True  # type: ignore[attr-defined]
 
 
-def arm_of(node: fx.Node, site: int, branches: dict[int, Branch]) -> bool | None:
-    """Which arm of ``site`` the node stands in (True: the arm taken when the predicate holds)."""
-    tag = node.meta.get(ARM)
+def selects_of(graph: fx.Graph) -> list[fx.Node]:
+    """The select nodes of the captured branches of a graph."""
+    return [node for node in graph.nodes if node.target is select and BRANCH in node.meta]
+
+
+def branches_of(nodes: Iterable[fx.Node]) -> dict[int, Branch]:
+    """The branches of the select nodes among some nodes, by site."""
+    return {node.meta[BRANCH].site: node.meta[BRANCH] for node in nodes if BRANCH in node.meta}
+
+
+def arms_from(tag: tuple[int, bool] | None, branches: dict[int, Branch]) -> Iterator[Any]:
+    """An arm, as (site, which arm), and those around it, innermost first."""
     while tag is not None:
-        if tag[0] == site:
-            return bool(tag[1])
+        yield tag
         branch = branches.get(tag[0])
         tag = branch.outer if branch is not None else None
-    return None
+
+
+def arm_of(node: fx.Node, site: int, branches: dict[int, Branch]) -> bool | None:
+    """Which arm of ``site`` the node stands in (True: the arm taken when the predicate holds)."""
+    arms = arms_from(node.meta.get(ARM), branches)
+    return next((bool(arm) for around, arm in arms if around == site), None)
 
 
 def sites_around(node: fx.Node, branches: dict[int, Branch]) -> Iterator[int]:
     """The sites in whose arms the node stands, innermost first."""
-    tag = node.meta.get(ARM)
-    while tag is not None:
-        yield tag[0]
-        branch = branches.get(tag[0])
-        tag = branch.outer if branch is not None else None
+    return (site for site, _ in arms_from(node.meta.get(ARM), branches))
 
 
 def without_select(graph: fx.Graph) -> dict[int, Branch]:

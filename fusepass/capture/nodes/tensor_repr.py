@@ -75,15 +75,10 @@ def with_look(tensor: torch.Tensor, look: Look) -> torch.Tensor:
 
 def text_or_tensor(tensor: torch.Tensor, look: Look) -> torch.Tensor | str:
     """The text of a tensor with this look, or a tensor that has this text."""
-    text = _text(tensor, look)
+    text = None
+    if not (look.parameter or tensor.dim()):
+        text = text_of_number(tensor, look.device, look.grad_fn, look.requires_grad)
     return with_look(tensor, look) if text is None else text
-
-
-def _text(tensor: torch.Tensor, look: Look) -> str | None:
-    """The text of a tensor with this look if it can be had without torch's printing."""
-    if look.parameter or tensor.dim():
-        return None
-    return text_of_number(tensor, look.device, look.grad_fn, look.requires_grad)
 
 
 @functools.cache

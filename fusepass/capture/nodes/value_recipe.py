@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import string
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,8 @@ from fusepass.capture.nodes import emit
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
+from fusepass.torch_private.dynamo import deferred_values
 from fusepass.torch_private.dynamo.containers import container_items, kind_of
-from fusepass.torch_private.dynamo.deferred_values import (
-    constant_or_class,
-    is_of_this_message,
-    late_parts,
-)
 from fusepass.torch_private.dynamo.errors.raising import exception_parts
 from fusepass.torch_private.dynamo.stack import is_any_tensor, number_node, realized
 from fusepass.torch_private.fx.graphs import call_target
@@ -67,8 +63,10 @@ class CallValue:
 # How a tensor is looked at: as itself, in a text or an argument; by ``format``, which shows the
 # number of a 0-d tensor; for what it holds; or as an operand of what is computed for the text.
 WHOLE, FORMAT, CONTENTS, OPERAND = "whole", "format", "contents", "operand"
-_NUMBERS = ("item", "tolist", "numpy", int, float, bool, operator.not_)
-_CONTENTS_ONLY = (*_NUMBERS, "numel", "size", "dim", len)
+_CONTENTS_ONLY = (
+    *("item", "tolist", "numpy", int, float, bool, operator.not_),
+    *("numel", "size", "dim", len),
+)
 _AS_THEY_ARE = (str, repr, ascii, "join", tuple, list, dict, operator.mod)
 _ONLY_TEXT = (
     *(emit.emit_print, str, repr, ascii, format, str.format, "join", tuple, list, dict),
@@ -90,16 +88,25 @@ def evaluate(recipe: Recipe, operands: Sequence[Any]) -> Any:
     return call_target(recipe.function, args, kwargs)
 
 
+def parts_of(recipe: Recipe) -> tuple[Recipe, ...]:
+    """The recipes that a recipe is directly made of."""
+    if isinstance(recipe, CallValue):
+        return (*recipe.args, *(value for _, value in recipe.kwargs))
+    return recipe.parts if isinstance(recipe, Items) else ()
+
+
+def calls_in(recipe: Recipe) -> Iterator[CallValue]:
+    """All calls of a recipe, outer ones first."""
+    if isinstance(recipe, CallValue):
+        yield recipe
+    for part in parts_of(recipe):
+        yield from calls_in(part)
+
+
 def only_text(recipe: Recipe) -> bool:
     """Whether carrying out a recipe makes nothing but text and numbers of its operands."""
-    if isinstance(recipe, Items):
-        return all(map(only_text, recipe.parts))
-    if not isinstance(recipe, CallValue):
-        return True
-    function = recipe.function
-    plain = isinstance(function, Hashable) and function in _ONLY_TEXT
-    parts = (*recipe.args, *(value for _, value in recipe.kwargs))
-    return plain and all(map(only_text, parts))
+    functions = [call.function for call in calls_in(recipe)]
+    return all(isinstance(one, Hashable) and one in _ONLY_TEXT for one in functions)
 
 
 def operands_printed_alone(recipe: Recipe) -> set[int]:
@@ -108,17 +115,13 @@ def operands_printed_alone(recipe: Recipe) -> set[int]:
         return set()
     alone = {arg.position for arg in recipe.args if isinstance(arg, OperandValue)}
     texts = (arg for arg in recipe.args if not isinstance(arg, OperandValue))
-    others: list[Recipe] = [*texts, *(value for _, value in recipe.kwargs)]
-    return alone - set().union(*map(_operands, others))
+    return alone.difference(*map(_operands, (*texts, *(value for _, value in recipe.kwargs))))
 
 
 def _operands(recipe: Recipe) -> set[int]:
     if isinstance(recipe, OperandValue):
         return {recipe.position}
-    parts: tuple[Recipe, ...] = recipe.parts if isinstance(recipe, Items) else ()
-    if isinstance(recipe, CallValue):
-        parts = (*recipe.args, *(value for _, value in recipe.kwargs))
-    return set().union(*map(_operands, parts))
+    return set().union(*map(_operands, parts_of(recipe)))
 
 
 class ValueWriter:
@@ -153,40 +156,27 @@ class ValueWriter:
         return {i for i, value in values.items() if value is not None and value.requires_grad}
 
     def exception(self, raised: Any) -> Recipe:
-        """The recipe of what a ``raise`` statement was given.
-
-        Raises:
-            Refusal: it was not made here, or of something that cannot be kept for later.
-        """
+        """The recipe of what a ``raise`` statement was given; refused if it was not made here."""
         parts = exception_parts(raised)
         if parts is None:
             raise Refusal(self.reason, "the exception was not made where it is used")
-        kind, args, kwargs = parts
-        return self.call(kind, args, kwargs)
+        return self.call(*parts)
 
     def value(self, tracked: Any, look: str = WHOLE) -> Recipe:
-        """The recipe of one tracked value.
-
-        Args:
-            tracked: the value.
-            look: how it is looked at.
-
-        Raises:
-            Refusal: it cannot be kept for later.
-        """
+        """Write the recipe of one tracked value with a look; refuse what cannot be kept."""
         tracked = realized(tracked)
-        constant, known = constant_or_class(tracked)
+        constant, known = deferred_values.constant_or_class(tracked)
         if constant:
             return KnownValue(known)
         if is_any_tensor(tracked):
             return self._tensor(tracked, look)
-        number = number_node(tracked)
+        number = deferred_values.size_or_scalar(tracked)
         if number is not None:
             return OperandValue(self.position(number, CONTENTS))
-        late = late_parts(tracked)
+        late = deferred_values.late_parts(tracked)
         if late is not None:
             outer = self._in_older_text
-            self._in_older_text = outer or not is_of_this_message(tracked)
+            self._in_older_text = outer or not deferred_values.is_of_this_message(tracked)
             try:
                 return self.call(*late, look=look)
             finally:
@@ -206,21 +196,11 @@ class ValueWriter:
     def call(
         self, function: Any, args: Sequence[Any], kwargs: dict[str, Any], *, look: str = WHOLE
     ) -> Recipe:
-        """The recipe of a call, or of a method named by a text.
-
-        Args:
-            function: what is called.
-            args: tracked values.
-            kwargs: tracked values.
-            look: how the result is looked at.
-
-        Raises:
-            Refusal: an argument cannot be kept for later.
-        """
+        """Write the recipe of a call, or of a method named by a text, whose result has a look."""
         looks: dict[Any, str] = {}
-        look = self._look_at_arguments(function, look)
+        look = _look_at_arguments(function, look)
         if function is str.format and look == FORMAT:
-            looks = _looks_of_fields(constant_or_class(args[0])[1])
+            looks = _looks_of_fields(deferred_values.constant_or_class(args[0])[1])
         self._steps += 1
         self._depth += 1
         if self._steps > _MOST_STEPS or self._depth > _MOST_NESTED:
@@ -232,14 +212,6 @@ class ValueWriter:
         )
         self._depth -= 1
         return made
-
-    def _look_at_arguments(self, function: Any, look: str) -> str:
-        if look == CONTENTS or function in _CONTENTS_ONLY:
-            return CONTENTS
-        if function in (format, str.format):
-            return FORMAT
-        own_class = isinstance(function, type) and function is not complex
-        return WHOLE if own_class or function in _AS_THEY_ARE else OPERAND
 
     def _tensor(self, tracked: Any, look: str) -> Recipe:
         why = why_not_plain(tracked)
@@ -254,13 +226,22 @@ class ValueWriter:
     def position(self, node: fx.Node, look: str) -> int:
         """Where a node is among the operands; it is added if nothing looks at it like that yet."""
         held = list(zip(self.nodes, self.looks, strict=True))
-        position = held.index((node, look)) if (node, look) in held else len(held)
-        if position == len(held):
+        if (node, look) not in held:
             self.nodes.append(node)
             self.looks.append(look)
+        position = held.index((node, look)) if (node, look) in held else len(held)
         if self._in_older_text:
             self.begun_before.add(position)
         return position
+
+
+def _look_at_arguments(function: Any, look: str) -> str:
+    if look == CONTENTS or function in _CONTENTS_ONLY:
+        return CONTENTS
+    if function in (format, str.format):
+        return FORMAT
+    own_class = isinstance(function, type) and function is not complex
+    return WHOLE if own_class or function in _AS_THEY_ARE else OPERAND
 
 
 def _looks_of_fields(text: str) -> dict[Any, str]:

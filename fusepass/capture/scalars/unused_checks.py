@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.effects.raise_operands import shows
 from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.masks.selection_count import range_of_count, selection_of
-from fusepass.capture.nodes.raise_node import is_message_only
+from fusepass.capture.nodes.events import is_message_only, shows
 from fusepass.capture.refusal import fault
 from fusepass.capture.restarts import Captured, Why, restart_without
 from fusepass.capture.scalars import python_arithmetic

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 
 from torch import fx
 
@@ -17,7 +18,7 @@ class WriteHistory:
     The graph is not changed while the history is in use.
     """
 
-    def __init__(self, graph: fx.Graph, until: fx.Node) -> None:
+    def __init__(self, graph: fx.Graph, until: fx.Node | None = None) -> None:
         self.moments: dict[fx.Node, int] = {}
         self._writes: dict[int, list[int]] = {}
         for moment, node in enumerate(graph.nodes):
@@ -39,6 +40,12 @@ class WriteHistory:
             if bisect_left(writes, start) < bisect_left(writes, end):
                 return True
         return False
+
+    def next_write(self, keys: Iterable[int], moment: int) -> int | None:
+        """When any of some memories is first written after a moment; None if none is."""
+        writes = [self._writes.get(key, []) for key in keys]
+        later = (moments[bisect_right(moments, moment) :][:1] for moments in writes)
+        return min((first for found in later for first in found), default=None)
 
     def holds_value(self, node: fx.Node, moment: int) -> bool:
         """Whether at a moment a node still holds what it computed."""

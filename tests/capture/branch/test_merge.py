@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fusepass.capture.branch import merge as merging
 from fusepass.capture.branch.merge import (
     Outputs,
     PendingContainer,
@@ -34,18 +35,19 @@ def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
         effects[like.value] = (items, attributes)
         return like.value
 
+    monkeypatch.setattr(merging, "merge", merge)
     monkeypatch.setattr(containers, "container_of", container_of)
     monkeypatch.setattr(containers, "fill_object", fill_object)
     monkeypatch.setattr(containers, "rebuilt", lambda like, items: (like.of, items))
 
 
 def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
-    joined = merge_containers(taken, other, what, outputs, merge)
+    joined = merge_containers(taken, other, what, outputs)
     return f"{what}: {taken}|{other}" if joined is None else joined
 
 
 def joined(taken: Any, other: Any) -> Any:
-    pending = merge_containers(taken, other, "it", Outputs(), merge)
+    pending = merge_containers(taken, other, "it", Outputs())
     effects: dict[Any, Any] = {}
     return settle(pending, Results([], [], effects)), effects
 
@@ -78,9 +80,9 @@ def test_an_object_that_holds_itself() -> None:
 def test_one_pair_becomes_one_container() -> None:
     outputs = Outputs()
     a, b = Held("object", Held), Held("object", Held)
-    first = merge_containers(a, b, "it", outputs, merge)
+    first = merge_containers(a, b, "it", outputs)
     assert isinstance(first, PendingContainer)
-    assert merge_containers(a, b, "it again", outputs, merge) is first
+    assert merge_containers(a, b, "it again", outputs) is first
 
 
 @pytest.mark.parametrize("kind", ["list", "dict", "object"])
@@ -88,16 +90,16 @@ def test_aliases_in_one_arm_only_are_refused(kind: str) -> None:
     outputs = Outputs()
     items = {} if kind == "dict" else []
     a, b, c = (Held(kind, object, items) for _ in range(3))
-    merge_containers(a, b, "it", outputs, merge)
+    merge_containers(a, b, "it", outputs)
     with pytest.raises(Refusal, match="one object with another in one arm only"):
-        merge_containers(a, c, "it", outputs, merge)
+        merge_containers(a, c, "it", outputs)
 
 
 def test_tuples_are_values() -> None:
     outputs = Outputs()
     a, b, c = (Held("tuple", tuple, ["x"]) for _ in range(3))
-    assert merge_containers(a, b, "it", outputs, merge) is not None
-    assert merge_containers(a, c, "it", outputs, merge) is not None
+    assert merge_containers(a, b, "it", outputs) is not None
+    assert merge_containers(a, c, "it", outputs) is not None
 
 
 @pytest.mark.parametrize(
@@ -112,12 +114,12 @@ def test_tuples_are_values() -> None:
 )
 def test_containers_of_different_structure_are_refused(taken: Any, other: Any, text: str) -> None:
     with pytest.raises(Refusal, match=text):
-        merge_containers(taken, other, "it", Outputs(), merge)
+        merge_containers(taken, other, "it", Outputs())
 
 
 def test_containers_of_different_classes_are_refused() -> None:
-    assert merge_containers(Held("list", list, []), Held(), "it", Outputs(), merge) is None
+    assert merge_containers(Held("list", list, []), Held(), "it", Outputs()) is None
     pair = Held("object", Held), Held("object", Container)
-    assert merge_containers(*pair, "it", Outputs(), merge) is None
+    assert merge_containers(*pair, "it", Outputs()) is None
     pair = Held("dict", dict, {}), Held("object", dict, {})
-    assert merge_containers(*pair, "it", Outputs(), merge) is None
+    assert merge_containers(*pair, "it", Outputs()) is None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass.capture.effects import output_slots, runtime
+from fusepass.capture.effects import runtime
 from tests.harness.call import call
 
 from ..support.written import assert_late, assert_same_text
@@ -37,9 +37,9 @@ def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[torch.Size]]]:
         return brought(tensors)
 
     monkeypatch.setattr(runtime, "_brought", note)
-    output_slots.NEAR.remove("cpu")
+    runtime.NEAR.remove("cpu")
     yield waits
-    output_slots.NEAR.append("cpu")
+    runtime.NEAR.append("cpu")
 
 
 def compiled(program: Any) -> Any:
