@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from fusepass.capture import error_recovery, fake_dtypes, graph_breaks, hidden_tests
-from fusepass.capture.autograd import identity_outputs
+from fusepass.capture.autograd import select_identity
 from fusepass.capture.branch import raise_arm
 from fusepass.capture.branch.fork import fork
 from fusepass.capture.bytecode import own_handlers, try_blocks
@@ -132,7 +132,7 @@ def _put_hooks(*, capture: bool) -> Callable[[], None]:
             unbacked_scalars.hook_numbers(patches, item_hooks.NUMBERS)
             identity.hook_identity(patches, object_identity.IDENTITY)
             calls.hook_calls(patches, hidden_tests.on_call)
-            calls.hook_questions(patches, identity_outputs.on_identity_query)
+            calls.hook_questions(patches, select_identity.on_identity_query)
             print_calls.hook_speech(patches, print_hooks.on_speech)
             unbacked_sizes.hook_sizes(patches, mask_hooks.on_size)
             error_hooks.hook_recorded(patches, _on_recorded)

@@ -12,9 +12,8 @@ from typing import Any
 
 from torch import fx
 
-from fusepass.capture.autograd import gradients, identity_outputs, lost_aliases
+from fusepass.capture.autograd import gradients, select_identity
 from fusepass.capture.autograd.rematerialize import rematerialize_in_arms
-from fusepass.capture.branch.predicate_copy import copy_predicates
 from fusepass.capture.bytecode import try_blocks
 from fusepass.capture.effects import event_legality
 from fusepass.capture.effects.lowering import lower_effects
@@ -23,12 +22,12 @@ from fusepass.capture.error_recovery import restart_if_violated
 from fusepass.capture.frame_state import Frame, Place, any_frame_of
 from fusepass.capture.masks.mask_hooks import settle_masks
 from fusepass.capture.mutation.aliased_inputs import settle_sharing
-from fusepass.capture.mutation.saved_by_arms import (
-    note_saved,
-    written_after_earlier_graphs,
-    written_after_saved,
-    written_behind,
-)
+from fusepass.capture.mutation.saved_by_arms import written_after_saved
+from fusepass.capture.mutation.saved_earlier import note_saved, written_after_earlier_graphs
+from fusepass.capture.mutation.written_behind import written_behind
+from fusepass.capture.nodes.predicate import copy_predicates
+from fusepass.capture.place import Place
+from fusepass.capture.recompiled_graphs import Traced, compiled_again
 from fusepass.capture.refusal import Refusal, fault
 from fusepass.capture.restarts import (
     restart_leaving,
@@ -113,8 +112,8 @@ def _settle_effects(
     restart_without(frame, _undecided_gradients(frame, gm))
     restart_without_saving(frame, written_after_saved(gm.graph))
     _ask_around(output_graph, frame, gm)
-    restart_without(frame, identity_outputs.hidden_grad_escapes(gm.graph))
-    lost = lost_aliases.lost_aliases(gm.graph, frame.options.allow_fresh_output)
+    restart_without(frame, select_identity.hidden_grad_escapes(gm.graph))
+    lost = select_identity.lost_aliases(gm.graph, frame.options.allow_fresh_output)
     restart_without(frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
     restart_without(frame, event_legality.unsafe_sinks(gm, output_graph))
     event_legality.leave_unsafe_lines(output_graph, frame, gm)

@@ -18,7 +18,7 @@ from fusepass.capture.branch.merge import (
     merge_locals,
     settle,
 )
-from fusepass.capture.branch.snapshot import Arm, OpenBranch, enter_blocks, restore_iterators
+from fusepass.capture.branch.snapshot import BLOCKS, Arm, OpenBranch, restore_iterators
 from fusepass.capture.bytecode.control_flow import EXIT
 from fusepass.capture.bytecode.liveness import live_names
 from fusepass.capture.frame_state import BranchSite
@@ -26,7 +26,7 @@ from fusepass.capture.masks.lowering import remove_data_sizes
 from fusepass.capture.masks.masked_store import lower_masked_stores
 from fusepass.capture.masks.mixed_index import split_mixed_indices
 from fusepass.capture.mutation.shadow_copies import Shadows, shadow_arms, write_back
-from fusepass.capture.nodes.events import is_line_inside, nodes_of
+from fusepass.capture.nodes.events import is_line, nodes_of
 from fusepass.capture.nodes.select_node import BRANCH, HIDES_GRAD, WRITTEN, Branch, select
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.arm_scalars import record_choice
@@ -123,7 +123,11 @@ def _check_treatment(
         raise Refusal(Reason.SHAPE_MISMATCH, "the arms leave tensors whose size depends on data")
     if raises_inside and rewritten.shadows.finals:
         raise Refusal(Reason.RAISES, "an arm both raises and writes what existed before it")
-    lines = [node for node in branch.graph.nodes if is_line_inside(node, predicate)]
+    lines = [
+        node
+        for node in filter(is_line, branch.graph.nodes)
+        if any(test is predicate for test, _ in node.args[0])
+    ]
     printed = {operand for node in lines for operand in nodes_of(node)}
     if not rewritten.erased.isdisjoint(printed):
         raise Refusal(Reason.SHAPE_MISMATCH, "an arm prints a tensor whose size depends on data")
@@ -250,6 +254,7 @@ def _adopt(
     def finish(results: Results) -> None:
         translator.stack = [settle(value, results) for value in stack]
         translator.symbolic_locals = {n: settle(value, results) for n, value in names.items()}
-        enter_blocks(translator, arm)
+        for name in BLOCKS:  # the with-blocks that the arm is in at its end
+            setattr(translator, name, list(arm.bindings[name]))
 
     return finish

@@ -74,16 +74,12 @@ def message(translator: Any, frame: Frame) -> Iterator[None]:
     frame.in_message = True
     try:
         with (
-            snapshot.closed_scope(translator, _refuse_handling),
+            snapshot.closed_scope(translator, Refusal),
             message_tracing(translator, depends_on_data),
         ):
             yield
     finally:
         frame.in_message = False
-
-
-def _refuse_handling(error: Any) -> None:
-    raise Refusal(Reason.RAISES, f"an arm raises {python_error(error)}")
 
 
 def tag_as_message(graph: fx.Graph, last: fx.Node | None, site_id: int) -> list[fx.Node]:

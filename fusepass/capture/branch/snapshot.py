@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from fusepass.capture.nodes.events import Modes
 from fusepass.capture.place import Place
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.containers import iterator_states, set_iterator_state
+from fusepass.torch_private.dynamo.errors.error_text import python_error
 from fusepass.torch_private.dynamo.errors.raising import can_be_left_twice, with_blocks
 from fusepass.torch_private.dynamo.iterators import iterator_states, set_iterator_state
 from fusepass.torch_private.dynamo.source_lines import tell_line
@@ -117,11 +117,15 @@ class OpenBranch:
 
 
 @contextlib.contextmanager
-def closed_scope(translator: Any, handle: Callable[[Any], None]) -> Iterator[None]:
+def closed_scope(translator: Any, refusal: type[Refusal]) -> Iterator[None]:
     """Inside, no partial graph is compiled, and nothing made outside may be written.
 
-    A handler of the program may lie beyond what is traced, so ``handle`` is called instead.
+    A handler of the program may lie beyond what is traced, so a raise is refused instead.
     """
+
+    def handle(error: Any) -> None:
+        raise refusal(Reason.RAISES, f"an arm raises {python_error(error)}")
+
     held = {
         n: vars(translator).get(n) for n in ("should_compile_partial_graph", "exception_handler")
     }
@@ -153,12 +157,6 @@ def recorded_since(graph: fx.Graph, last: fx.Node | None) -> list[fx.Node]:
         if node.op != "placeholder":
             nodes.append(node)
     return nodes[::-1]
-
-
-def enter_blocks(translator: Any, arm: Arm) -> None:
-    """Put the translator inside the with-blocks that an arm is in at its end."""
-    for name in BLOCKS:
-        setattr(translator, name, list(arm.bindings[name]))
 
 
 def check_with_blocks_left(translator: Any, before: Bindings) -> None:

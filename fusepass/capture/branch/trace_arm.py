@@ -43,17 +43,13 @@ def trace_arm(
     arms = branch.frame.arms
     arms.append((branch.site, taken))
     try:
-        with snapshot.closed_scope(branch.translator, _refuse_handling):
+        with snapshot.closed_scope(branch.translator, ArmRaises):
             traced = _trace(branch, taken, at_end)
             for node in traced.nodes:
                 node.meta.setdefault(ARM, arms[-1])
         return traced
     finally:
         arms.pop()
-
-
-def _refuse_handling(error: Any) -> None:
-    raise ArmRaises(Reason.RAISES, f"an arm raises {python_error(error)}")
 
 
 def _trace(branch: snapshot.OpenBranch, taken: bool, at_end: Callable[[], None]) -> snapshot.Arm:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from fusepass.capture.autograd.identity_outputs import is_another_object
+from fusepass.capture.autograd.select_identity import is_another_object
 from fusepass.capture.nodes import events
 from fusepass.capture.nodes.select_node import select
 from fusepass.capture.scalars.scalar_predicate import comes_from_items, is_late_number

@@ -57,10 +57,8 @@ def on_size(translator: Any, node: fx.Node) -> bool:
         return False
     own = special_tensor_reason(node)
     if own is not None or not frame.options.rule_on("masked"):
-        why = Reason.RULE_OFF, "switched off in options"
-        if own is not None:
-            why = Reason.UNTRACEABLE, own
-        keep(frame, place, *why)
+        off = Reason.RULE_OFF, "switched off in options"
+        keep(frame, place, *(off if own is None else (Reason.UNTRACEABLE, own)))
         return False
     resumed = translator.output.root_tx.f_code.co_name.startswith(_RESUMED)
     if resumed and place.position in log.log_of(frame.compiler).kept:

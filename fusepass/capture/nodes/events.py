@@ -139,12 +139,6 @@ def is_event(node: fx.Node) -> bool:
     return is_sink(node) or is_line(node)
 
 
-def is_line_inside(node: fx.Node, predicate: fx.Node) -> bool:
-    """Whether a node is a line in an arm of the branch that tests ``predicate``."""
-    tests: Any = node.args[0] if is_line(node) else ()
-    return any(test is predicate for test, _ in tests)
-
-
 def is_message_only(node: fx.Node) -> bool:
     """Whether a node was recorded while a message was traced."""
     return MESSAGE in node.meta
