@@ -84,7 +84,9 @@ def mark_total_functions(translator: Any, nodes: list[fx.Node]) -> None:
         if op_name(node) == "autograd_function_apply":
             bodies: Any = [subgraph_of(translator, arg) for arg in node.args[:2]]
             total = all(body is not None and _is_total(body.graph) for body in bodies)
-            if total and _has_all_gradients(bodies[1].graph):
+            # Where an operand gets None eager leaves it out, and a selection would send a zero.
+            gradients = tree_flatten(bodies[1].graph.output_node().args)[0] if total else ()
+            if total and all(isinstance(part, fx.Node) for part in gradients):
                 node.meta[KNOWN_TOTAL] = True
 
 
@@ -97,12 +99,6 @@ def _is_total(graph: fx.Graph) -> bool:
         or partial_reason(node) is not None
         for node in graph.nodes
     )
-
-
-def _has_all_gradients(backward: fx.Graph) -> bool:
-    """Whether no operand gets None: eager leaves that out, and a selection would send a zero."""
-    parts = tree_flatten(backward.output_node().args)[0]
-    return all(isinstance(part, fx.Node) for part in parts)
 
 
 def check_arms(arms: Nodes) -> Refusal | None:

@@ -136,7 +136,8 @@ def _shows_eagers(node: fx.Node, kept: set[fx.Node]) -> bool:
         if any(ROW in operand.meta for operand in unknown):
             return False
     made_of = reached(unknown, _computed_from)
-    if any(one in kept and (line or _requires_grad(one)) for one in made_of):
+    lost = filter(kept.__contains__, made_of)
+    if any(line or getattr(tensor_value(one), "requires_grad", False) for one in lost):
         return False  # what is handed out has no gradient function of eager's
     return not any(map(is_another_object, shown))
 
@@ -148,8 +149,3 @@ def _operands(event: fx.Node, positions: Iterable[int]) -> list[fx.Node]:
 
 def _computed_from(node: fx.Node) -> list[fx.Node]:
     return [] if is_input(node) else node.all_input_nodes
-
-
-def _requires_grad(node: fx.Node) -> bool:
-    value = tensor_value(node)
-    return value is not None and bool(value.requires_grad)

@@ -111,7 +111,8 @@ def _lower_each(low: MaskLowering, nodes: list[fx.Node]) -> dict[fx.Node, Why]:
                 done = False
             if not done:
                 low.take_back(node)
-                _forget_written(low, node)
+                keys = set(memories(written_nodes(node)))  # what these hold is not known any more
+                low.whole = {n: held for n, held in low.whole.items() if memory_of(n) not in keys}
     return why
 
 
@@ -187,13 +188,6 @@ def _check_alike(node: fx.Node, made: fx.Node) -> None:
         raise Refusal(Reason.SIZE, f"{what} has no form of its own")
     if not has_same_metadata(b, a):
         raise Refusal(Reason.SIZE, f"{what} is laid out otherwise")
-
-
-def _forget_written(low: MaskLowering, node: fx.Node) -> None:
-    """What a call writes that is not computed for all elements is not known any more."""
-    keys = set(memories(written_nodes(node)))
-    for held in [n for n in low.whole if memory_of(n) in keys]:
-        del low.whole[held]
 
 
 def _lost(

@@ -73,7 +73,7 @@ def _leave_sink(translator: Any, frame: Frame, name: str, root: fx.Node) -> bool
     if mask is None or held is None or held.dtype is not torch.bool:
         return False
     # The extremum of a mask without elements would raise while the graph runs.
-    if frame.arms or not _holds(held.numel() > 0):
+    if frame.arms or not known_equal(held.numel() > 0, True):
         return False
     if exception_handlers.who_sees(translator, RuntimeError) is not None:
         return False
@@ -120,7 +120,7 @@ def _warning_threshold(node: fx.Node) -> tuple[fx.Node, int] | None:
         return None
     others = [n for dim, n in enumerate(value.shape) if dim != along[0]]
     found = linear_count(node.graph, value.shape[along[0]])
-    if found is None or found[1:] != (1, 0) or not all(_holds(n > 0) for n in others):
+    if found is None or found[1:] != (1, 0) or not all(known_equal(n > 0, True) for n in others):
         return None
     each = math.prod(value.shape[dim] for dim in dims if dim != along[0])
     if not math.isfinite(correction):
@@ -128,11 +128,9 @@ def _warning_threshold(node: fx.Node) -> tuple[fx.Node, int] | None:
     if along[0] in dims and type(each) is int:
         return found[0], math.floor(correction / each)
     # Else one element along what is selected is enough: of none eager warns.
-    return (found[0], 0 if correction >= 0 else -1) if _holds(each > correction) else None
-
-
-def _holds(condition: Any) -> bool:
-    return known_equal(condition, True)
+    return (
+        (found[0], 0 if correction >= 0 else -1) if known_equal(each > correction, True) else None
+    )
 
 
 def _warn(translator: Any, frame: Frame, name: str, root: fx.Node, most: int) -> bool:
