@@ -286,9 +286,7 @@ def _choose(
 
 
 def _all_equal(left: Any, right: Any) -> bool:
-    return len(left) == len(right) and all(
-        known_equal(x, y) for x, y in zip(left, right, strict=True)
-    )
+    return len(left) == len(right) and all(map(known_equal, left, right))
 
 
 def _shares_older(node: fx.Node, inside: set[fx.Node]) -> bool:

@@ -238,8 +238,8 @@ def check_sure(recipe: Recipe, nodes: Sequence[fx.Node]) -> None:
     """Refuse a line that may fail for some values of its operands."""
     for part in calls_in(recipe):
         if part.function in _DIVIDES and not isinstance(part.args[1], KnownValue):
-            text = isinstance(part.args[0], KnownValue) and isinstance(part.args[0].value, str)
-            if not text:
+            divided = part.args[0]
+            if not isinstance(divided, KnownValue) or not isinstance(divided.value, str):
                 raise Refusal(Reason.PARTIAL_OP, "it divides by a number that may be zero")
     trial = _without_effects(recipe)
     plain = (*_CONTAINERS, _try_print, _try_message)

@@ -76,8 +76,9 @@ def lower_call(low: MaskLowering, node: fx.Node) -> FullTensor | None:
     name = str(op_name(node))
     source: Any = node.args[0] if node.args else None
     if name in GETITEM and source in low.parts:
-        (made, parts), place = low.parts[source], node.args[1]
-        return replace(parts[place], node=low.add(node, operator.getitem, made, place))  # type: ignore[call-overload]
+        made, parts = low.parts[source]
+        place: Any = node.args[1]
+        return replace(parts[place], node=low.add(node, operator.getitem, made, place))
     wholes = [low.whole[n] for n in node.all_input_nodes if n in low.whole]
     selected = {n: low.whole[n].node for n in node.all_input_nodes if n in low.whole}
     if not wholes:

@@ -117,6 +117,7 @@ class MaskLowering:
 
     def lower_gather(self, node: fx.Node) -> FullTensor | None:
         """Make ``x[mask]`` or ``masked_select(x, mask)`` for all elements; None for others."""
+        source: Any
         name = op_name(node)
         source, index = gathered(node) or (None, None)
         value = tensor_value(source)

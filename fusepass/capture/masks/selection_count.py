@@ -202,7 +202,8 @@ def size_check(node: fx.Node) -> tuple[Any, Any, Any] | None:
     condition = node.args[0] if _asserts(node) else None
     if not isinstance(condition, fx.Node) or condition.op != "call_function":
         return None
-    return (condition.target, *condition.args) if condition.target in _COMPARISONS else None
+    compared: Any = (condition.target, *condition.args)
+    return compared if condition.target in _COMPARISONS else None
 
 
 def _asserts(node: fx.Node) -> bool:

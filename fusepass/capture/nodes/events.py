@@ -113,7 +113,7 @@ def line(when: tuple[tuple[Any, bool], ...], *operands: Any) -> None:
 
 
 for _function in (sink, line):
-    _function.fusepass_pure = True  # type: ignore[attr-defined]
+    _function.fusepass_pure = True  # type: ignore[union-attr]
     fx.node.has_side_effect(_function)  # no user, yet it must stay
 
 
