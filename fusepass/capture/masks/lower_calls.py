@@ -78,7 +78,8 @@ def lower_call(low: MaskLowering, node: fx.Node) -> FullTensor | None:
     if name in GETITEM and source in low.parts:
         made, parts = low.parts[source]
         place: Any = node.args[1]
-        return replace(parts[place], node=low.add(node, operator.getitem, made, place))
+        part: FullTensor = parts[place]
+        return replace(part, node=low.add(node, operator.getitem, made, place))
     wholes = [low.whole[n] for n in node.all_input_nodes if n in low.whole]
     selected = {n: low.whole[n].node for n in node.all_input_nodes if n in low.whole}
     if not wholes:
