@@ -22,12 +22,13 @@ from fusepass.capture.error_recovery import restart_if_violated
 from fusepass.capture.frame_state import Frame, Place, any_frame_of
 from fusepass.capture.masks.mask_hooks import settle_masks
 from fusepass.capture.mutation.aliased_inputs import settle_sharing
-from fusepass.capture.mutation.saved_by_arms import written_after_saved
-from fusepass.capture.mutation.saved_earlier import note_saved, written_after_earlier_graphs
-from fusepass.capture.mutation.written_behind import written_behind
+from fusepass.capture.mutation.saved_by_arms import (
+    note_saved,
+    written_after_earlier_graphs,
+    written_after_saved,
+    written_behind,
+)
 from fusepass.capture.nodes.predicate import copy_predicates
-from fusepass.capture.place import Place
-from fusepass.capture.recompiled_graphs import Traced, compiled_again
 from fusepass.capture.refusal import Refusal, fault
 from fusepass.capture.restarts import (
     restart_leaving,

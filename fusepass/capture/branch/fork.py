@@ -15,11 +15,10 @@ from fusepass.capture.branch.short_circuit import join_tests, short_circuit_at
 from fusepass.capture.branch.snapshot import Arm, Bindings, OpenBranch, last_node
 from fusepass.capture.branch.trace_arm import trace_arm
 from fusepass.capture.bytecode.control_flow import Region
-from fusepass.capture.frame_state import BranchSite, Frame
+from fusepass.capture.frame_state import BranchSite, Frame, Place
 from fusepass.capture.masks.lowering import leave_sizes
 from fusepass.capture.nodes.events import is_line
 from fusepass.capture.nodes.predicate import as_bool_scalar
-from fusepass.capture.place import Place
 from fusepass.capture.refusal import ArmRaises, ArmStops, Refusal
 from fusepass.capture.scalars.item_hooks import tested_from
 from fusepass.graph.dataflow.effects import written_nodes

@@ -19,8 +19,7 @@ from fusepass.capture.branch.merge import (
     settle,
 )
 from fusepass.capture.branch.snapshot import BLOCKS, Arm, OpenBranch, restore_iterators
-from fusepass.capture.bytecode.control_flow import EXIT
-from fusepass.capture.bytecode.liveness import live_names
+from fusepass.capture.bytecode.control_flow import EXIT, live_names
 from fusepass.capture.frame_state import BranchSite
 from fusepass.capture.masks.lowering import remove_data_sizes
 from fusepass.capture.masks.masked_store import lower_masked_stores

@@ -17,7 +17,7 @@ from torch import fx
 
 from fusepass.capture.branch.cond_legality import check_cond
 from fusepass.capture.branch.snapshot import OpenBranch
-from fusepass.capture.place import Place
+from fusepass.capture.frame_state import Place
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.cost import roofline
 from fusepass.graph.dataflow.effects import (
@@ -36,8 +36,7 @@ from fusepass.graph.safety.totality import KNOWN_TOTAL, partial_reason
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason
 from fusepass.torch_private.dynamo.calls import subgraph_of
-from fusepass.torch_private.fx.graphs import known_equal, tree_flatten
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import known_equal, size_hint, tree_flatten
 from fusepass.torch_private.inductor.checkpoints import is_checkpointed
 
 Nodes = dict[bool, list[fx.Node]]

@@ -332,7 +332,7 @@ class AttributeWrites:
                 restored[item] = writes
         self.effects.store_attr_mutations = restored
         for held, items in self.dicts.values():
-            now = side_effects.held_items(held)
+            now = held.items
             if isinstance(items, frozenset):
                 if items != frozenset(now):
                     raise Refusal(Reason.SIDE_EFFECT, "an arm changes which buffers are saved")
@@ -363,7 +363,7 @@ def attribute_writes(translator: Any, iterators: Iterable[Any]) -> Iterator[Attr
         if kind is None:
             return False
         if id(item) not in writes.dicts:
-            items = side_effects.held_items(item)
+            items = item.items
             writes.dicts[id(item)] = (item, frozenset(items) if kind == "set" else dict(items))
         return True
 

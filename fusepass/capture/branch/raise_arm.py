@@ -17,7 +17,7 @@ from torch import fx
 
 from fusepass.capture.branch import snapshot
 from fusepass.capture.bytecode import exception_handlers
-from fusepass.capture.bytecode.control_flow import RETURNS
+from fusepass.capture.bytecode.instructions import RETURNS
 from fusepass.capture.frame_state import BranchSite, Frame
 from fusepass.capture.nodes.events import MESSAGE, Modes, Sink, record_event
 from fusepass.capture.nodes.select_node import Branch
@@ -31,9 +31,8 @@ from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.compile_state import is_dynamos_file, is_internal_file
 from fusepass.torch_private.dynamo.deferred_values import message_tracing
 from fusepass.torch_private.dynamo.errors import raising
-from fusepass.torch_private.dynamo.errors.error_text import python_error
-from fusepass.torch_private.dynamo.errors.stop_reasons import why_stopped
-from fusepass.torch_private.dynamo.source_lines import line_of
+from fusepass.torch_private.dynamo.errors.stop_reasons import python_error, why_stopped
+from fusepass.torch_private.dynamo.frame_end import line_of
 
 _MAX_SINKS = 1024  # more in one graph: a loop that only an exception ends
 

@@ -12,15 +12,14 @@ import torch
 from torch import fx
 
 from fusepass.capture.branch.merge import AttributeWrites
-from fusepass.capture.frame_state import Frame
+from fusepass.capture.frame_state import Frame, Place
 from fusepass.capture.nodes.events import Modes
-from fusepass.capture.place import Place
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.errors.error_text import python_error
+from fusepass.torch_private.dynamo.containers import iterator_states, set_iterator_state
 from fusepass.torch_private.dynamo.errors.raising import can_be_left_twice, with_blocks
-from fusepass.torch_private.dynamo.iterators import iterator_states, set_iterator_state
-from fusepass.torch_private.dynamo.source_lines import tell_line
+from fusepass.torch_private.dynamo.errors.stop_reasons import python_error
+from fusepass.torch_private.dynamo.frame_end import tell_line
 from fusepass.torch_private.dynamo.stack import is_existing_mutation, new_scope
 
 BLOCKS = ("block_stack", "active_generic_context_managers")  # with-blocks, in two lists

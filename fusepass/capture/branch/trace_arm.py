@@ -12,7 +12,8 @@ from typing import Any
 
 from fusepass.capture.branch import snapshot
 from fusepass.capture.branch.merge import attribute_writes
-from fusepass.capture.bytecode.control_flow import EXIT, RETURNS
+from fusepass.capture.bytecode.control_flow import EXIT
+from fusepass.capture.bytecode.instructions import RETURNS
 from fusepass.capture.masks.lowering import forget_counts
 from fusepass.capture.nodes.events import shows
 from fusepass.capture.nodes.select_node import ARM

@@ -31,8 +31,8 @@ from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety.failures import may_fail
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.errors.raising import pending_changes, random_call_count
+from fusepass.torch_private.fx.graphs import size_hint
 from fusepass.torch_private.fx.tensor_kinds import kind_of_fake
-from fusepass.torch_private.fx.tracing import size_hint
 
 _LARGEST = 1 << 26  # bytes: a copy of more per call may cost more than the graph break
 _DRAWS = frozenset("rand rand_like randint randint_like randn randn_like randperm".split())

@@ -30,7 +30,7 @@ from fusepass.capture.restarts import keep, restart_leaving, why_kept
 from fusepass.capture.source_position import here, users_location
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Outcome, Reason
-from fusepass.torch_private.dynamo import calls, stack
+from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.errors import raising
 from fusepass.torch_private.dynamo.print_calls import known_logger, pin_level
 from fusepass.torch_private.versions import capture_supported
@@ -122,7 +122,7 @@ def on_speech(
     except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
         why = refusal_after(error, "an argument", users_location(translator))
     else:
-        return constant(None)
+        return stack.constant(None)
     if frame.in_message or frame.arms:
         raise why
     keep(frame, here(translator, "print"), why.code, why.text)
@@ -146,7 +146,7 @@ def _about_logger(translator: Any, frame: Frame, speaker: Any, args: list[Any]) 
     changed = raising.changed_settings(translator) is not None
     if changed or not plain or not pin_level(speaker.logger, speaker.source):
         return None
-    return constant(speaker.logger.isEnabledFor(*(value for _, value in given)))
+    return stack.constant(speaker.logger.isEnabledFor(*(value for _, value in given)))
 
 
 def _note_kept(translator: Any, frame: Frame, speaker: Any, args: list[Any]) -> None:

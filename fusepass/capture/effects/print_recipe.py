@@ -40,12 +40,11 @@ from fusepass.capture.refusal import Refusal
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import print_calls
-from fusepass.torch_private.dynamo.calls import constant
 from fusepass.torch_private.dynamo.deferred_values import constant_or_class
 from fusepass.torch_private.dynamo.errors.raising import exception_parts
 from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
-from fusepass.torch_private.dynamo.stack import realized
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.dynamo.stack import constant, realized
+from fusepass.torch_private.fx.graphs import size_hint
 
 _TRIALS = 6
 _WHOLE = 4096  # elements: larger stand-ins are cut short

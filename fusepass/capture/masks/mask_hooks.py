@@ -14,7 +14,7 @@ from typing import Any
 from torch import fx
 
 from fusepass.capture.bytecode.own_handlers import is_in_subclass
-from fusepass.capture.frame_state import Frame, frame_of
+from fusepass.capture.frame_state import Frame, Place, frame_of
 from fusepass.capture.masks import masked_store
 from fusepass.capture.masks.lowering import lower_selections, sizes_of
 from fusepass.capture.masks.mixed_index import select_by_masks, split_index, split_mixed_indices
@@ -25,7 +25,6 @@ from fusepass.capture.masks.selection_count import (
     nonzero_source,
     selection_of,
 )
-from fusepass.capture.place import Place
 from fusepass.capture.restarts import Why, is_kept, keep, restart_without
 from fusepass.capture.scalars.scalar import READ_LATE
 from fusepass.capture.source_position import here, users_location

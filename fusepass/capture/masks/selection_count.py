@@ -22,7 +22,7 @@ from torch import fx
 from fusepass.capture.masks.masked_store import GETITEM, add_call, gathered, mask_of
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.lowering import KeptScalar, Number, replace_numbers
-from fusepass.capture.scalars.value_range import Range
+from fusepass.capture.scalars.scalar import Range
 from fusepass.graph.dataflow.node_recorder import replay_modes
 from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import op_name, tensor_value

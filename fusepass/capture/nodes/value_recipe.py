@@ -170,7 +170,7 @@ class ValueWriter:
             return KnownValue(known)
         if is_any_tensor(tracked):
             return self._tensor(tracked, look)
-        number = deferred_values.size_or_scalar(tracked)
+        number = number_node(tracked)
         if number is not None:
             return OperandValue(self.position(number, CONTENTS))
         late = deferred_values.late_parts(tracked)

@@ -16,9 +16,8 @@ import torch
 from torch import fx
 
 from fusepass.capture.effects.raise_operands import only_in_messages
-from fusepass.capture.frame_state import Frame
+from fusepass.capture.frame_state import Frame, Place
 from fusepass.capture.nodes.events import shows
-from fusepass.capture.place import Place
 from fusepass.capture.refusal import fault
 from fusepass.capture.restarts import Captured, Why, restart_without
 from fusepass.capture.scalars.lowering import KeptScalar, Number, read_in_time, replace_numbers
