@@ -66,13 +66,13 @@ from fusepass.torch_private.dynamo import (
 from fusepass.torch_private.dynamo.errors import error_hooks
 from fusepass.torch_private.dynamo.scalars import scalar_quirks, unbacked_scalars, unbacked_sizes
 from fusepass.torch_private.dynamo.stack import (
+    RESTART_ERRORS,
+    UNSUPPORTED_ERRORS,
     break_reason,
     is_generator_frame,
     node_of,
     plain_asserts,
-    restart_errors,
     tensor_on_top,
-    unsupported_errors,
 )
 from fusepass.torch_private.inductor import freezing
 from fusepass.torch_private.patches import Patches
@@ -205,7 +205,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
         number = item_hooks.put_predicate(translator) if tested is None else None
         region = region_of(translator.f_code, translator.instructions)
         site = fork(translator, jump, region, frame, place, number)
-    except restart_errors():
+    except RESTART_ERRORS:
         raise
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
         why = refusal_after(error, "an arm", (place.file, place.line))
@@ -305,7 +305,7 @@ def _jump_as_dynamo(
     try:
         with plain_asserts():
             original(translator, jump)
-    except unsupported_errors() as error:
+    except UNSUPPORTED_ERRORS as error:
         if why is not None and frame.arms:
             raise ArmStops(why.reason_code, _reason_of_inner(place, why.reason)) from error
         if why is not None:

@@ -17,7 +17,7 @@ from fusepass.torch_private.dynamo.errors.stop_reasons import (
     why_stopped,
 )
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import gives_unknown_sizes
-from fusepass.torch_private.dynamo.stack import observed_exceptions, unsupported_errors
+from fusepass.torch_private.dynamo.stack import OBSERVED_EXCEPTIONS, UNSUPPORTED_ERRORS
 
 
 class Refusal(Exception):
@@ -55,11 +55,11 @@ def refusal_after(error: Exception, what: str, where: tuple[str, int]) -> Refusa
     """
     if isinstance(error, Refusal):
         return error
-    if isinstance(error, observed_exceptions()):
+    if isinstance(error, OBSERVED_EXCEPTIONS):
         return Refusal(Reason.RAISES, f"{what} raises {python_error(error)}")
     if call_of_ours_fails(error):
         return Refusal(*fault(error, *where))
-    if isinstance(error, unsupported_errors()):
+    if isinstance(error, UNSUPPORTED_ERRORS):
         return Refusal(Reason.UNTRACEABLE, f"{what} cannot be traced: {why_stopped(error)}")
     why = error_in_short(error)
     if fails_on_fakes(error) or isinstance(error, users_errors()):

@@ -185,11 +185,11 @@ def _trace(branch: snapshot.OpenBranch, arm: bool) -> Raised:
                 pass
     except Raised as raised:
         return raised
-    except stack.restart_errors():
+    except stack.RESTART_ERRORS:
         raise
-    except stack.observed_exceptions() as error:
+    except stack.OBSERVED_EXCEPTIONS as error:
         raise Refusal(Reason.RAISES, f"an arm raises {python_error(error)}") from error
-    except stack.unsupported_errors() as error:
+    except stack.UNSUPPORTED_ERRORS as error:
         text = f"an arm only raises, what cannot be traced: {why_stopped(error)}"
         raise Refusal(Reason.RAISES, text) from error
     raise Refusal(Reason.RAISES, "an arm raises in a way that cannot be followed")

@@ -95,11 +95,11 @@ def _trace_until(translator: Any, join: int) -> None:
                 raise Refusal(
                     Reason.UNTRACEABLE, "an arm leaves the frame in a way that cannot be joined"
                 )
-    except stack.restart_errors():
+    except stack.RESTART_ERRORS:
         raise
-    except stack.observed_exceptions() as error:
+    except stack.OBSERVED_EXCEPTIONS as error:
         raise ArmRaises(Reason.RAISES, f"an arm raises {python_error(error)}") from error
-    except stack.unsupported_errors() as error:
+    except stack.UNSUPPORTED_ERRORS as error:
         raise _refusal_for(error) from error
 
 

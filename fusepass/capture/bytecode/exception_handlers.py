@@ -14,8 +14,13 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from fusepass.capture.bytecode.caller import callee_of
-from fusepass.capture.bytecode.instructions import LOADS_GLOBAL, LOADS_LOCAL, SKIPPED, handler_of
+from fusepass.capture.bytecode.instructions import (
+    LOADS_GLOBAL,
+    LOADS_LOCAL,
+    SKIPPED,
+    callee_of,
+    handler_of,
+)
 from fusepass.capture.frame_state import Frame
 from fusepass.graph.safety.failures import AnyException
 from fusepass.report.user_code import is_torchs_file

@@ -56,7 +56,7 @@ def on_speaker(translator: Any, height: int) -> None:
         _trace(translator, frame, height)
     except Raised:
         why = Refusal(Reason.RAISES, "an operand raises an exception")
-    except stack.restart_errors():
+    except stack.RESTART_ERRORS:
         raise
     except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
         why = refusal_after(error, "an operand", users_location(translator))
@@ -117,7 +117,7 @@ def on_speech(
     try:
         check_frame(translator, frame, place)
         record(translator, frame, place, utterance(translator, speaker, args, kwargs))
-    except stack.restart_errors():
+    except stack.RESTART_ERRORS:
         raise
     except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
         why = refusal_after(error, "an argument", users_location(translator))

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.bytecode.caller import caller_of
 from fusepass.capture.bytecode.control_flow import region_of
+from fusepass.capture.bytecode.instructions import caller_of
 from fusepass.capture.bytecode.predicate_only_uses import has_only_predicate_uses
 from fusepass.capture.frame_state import Frame, Place, frame_of
 from fusepass.capture.nodes.predicate import as_bool_scalar

@@ -22,9 +22,9 @@ from torch._dynamo.variables import TensorVariable
 
 from fusepass.torch_private.dynamo.print_calls import LOADS, speaker_on_top
 from fusepass.torch_private.dynamo.stack import (
+    UNSUPPORTED_ERRORS,
     is_any_tensor,
     realized,
-    unsupported_errors,
     wrap_call,
 )
 from fusepass.torch_private.patches import Patches, Theirs
@@ -186,7 +186,7 @@ def _raise(
     except AssertionError as fault:
         # Dynamo 2.11 looks for the current exception also where it could not raise one, and so
         # hides that it gives up the frame.
-        if isinstance(fault.__context__, unsupported_errors()):
+        if isinstance(fault.__context__, UNSUPPORTED_ERRORS):
             raise fault.__context__ from None
         raise
 

@@ -14,10 +14,10 @@ from torch._dynamo.variables import TensorVariable
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards, source_name
 from fusepass.torch_private.dynamo.frame_end import line_of
 from fusepass.torch_private.dynamo.stack import (
+    UNSUPPORTED_ERRORS,
     cell_contents,
     is_unused,
     realized,
-    unsupported_errors,
 )
 from fusepass.torch_private.patches import IsOurs, Patches, Theirs
 
@@ -42,7 +42,7 @@ def side_effects_allowed(effects: Any, allowed: Callable[[Any], bool]) -> Iterat
             return True
         try:
             return checked(item)
-        except unsupported_errors() as error:
+        except UNSUPPORTED_ERRORS as error:
             vars(error).setdefault(_WRITTEN, _described(effects, item, error))
             raise
 

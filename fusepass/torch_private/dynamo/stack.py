@@ -34,6 +34,14 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from fusepass.torch_private.fx.graphs import known_equal
 from fusepass.torch_private.fx.tensor_kinds import why_not_plain
 
+# Dynamo's errors for code it cannot trace, and for values it would have to know.
+UNSUPPORTED_ERRORS: tuple[type[BaseException], ...] = (
+    *(exc.Unsupported, exc.UserError, exc.TorchRuntimeError, exc.SkipFrame),
+    *(exc.UncapturedHigherOrderOpError, GuardOnDataDependentSymNode),
+    NotImplementedError,  # a tracked value cannot tell its type, or something else
+)
+RESTART_ERRORS = (exc.RestartAnalysis,)  # start the analysis again; never to be swallowed
+OBSERVED_EXCEPTIONS = (exc.ObservedException,)  # stand for an exception of the traced program
 new_scope = enter_new_scope  # inside, writing to anything made outside is refused
 
 
@@ -216,22 +224,3 @@ def break_graph(what: str, why: str, hints: Sequence[str] = (), context: str = "
         Unsupported: of Dynamo.
     """
     exc.unimplemented(gb_type=what, context=context, explanation=why, hints=[*hints])
-
-
-def unsupported_errors() -> tuple[type[BaseException], ...]:
-    """Dynamo's errors for code it cannot trace, and for values it would have to know."""
-    return (
-        *(exc.Unsupported, exc.UserError, exc.TorchRuntimeError, exc.SkipFrame),
-        *(exc.UncapturedHigherOrderOpError, GuardOnDataDependentSymNode),
-        NotImplementedError,  # a tracked value cannot tell its type, or something else
-    )
-
-
-def restart_errors() -> tuple[type[BaseException], ...]:
-    """Dynamo's errors that start its analysis again; never to be swallowed."""
-    return (exc.RestartAnalysis,)
-
-
-def observed_exceptions() -> tuple[type[BaseException], ...]:
-    """Dynamo's errors for an exception of the traced program."""
-    return (exc.ObservedException,)

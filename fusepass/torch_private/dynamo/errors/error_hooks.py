@@ -33,9 +33,9 @@ from fusepass.torch_private.dynamo.frame_end import line_of
 from fusepass.torch_private.dynamo.print_calls import function_name
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import gives_unknown_sizes
 from fusepass.torch_private.dynamo.stack import (
+    RESTART_ERRORS,
     break_graph,
     current_translator,
-    restart_errors,
     wrap_call,
 )
 from fusepass.torch_private.patches import Patches, Theirs
@@ -64,7 +64,7 @@ def hook_errors(
     def with_error(theirs: Theirs, self: Any) -> None:
         try:
             theirs(self)
-        except restart_errors():
+        except RESTART_ERRORS:
             raise
         except (exc.Unsupported, exc.SkipFrame) as error:
             on_skip(self, error)
