@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.source import LocalSource
-from torch._dynamo.variables import LazyVariableTracker
+from torch._dynamo.variables.lazy import LazyCache, LazyVariableTracker
 
 from fusepass.torch_private.dynamo.frame_end import tracked, tracked_local
 from fusepass.torch_private.dynamo.stack import (
@@ -22,7 +22,8 @@ from fusepass.torch_private.dynamo.stack import (
 
 
 def unused(value: Any) -> Any:
-    return LazyVariableTracker.create(value, LocalSource("held"))
+    source = LocalSource("held")
+    return LazyVariableTracker(LazyCache(value, source), source=source)
 
 
 @pytest.mark.parametrize(
