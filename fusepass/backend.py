@@ -16,10 +16,9 @@ from fusepass import tune
 from fusepass.capture import dynamo_hooks
 from fusepass.default_rules import graph_rules
 from fusepass.errors import FusepassError
-from fusepass.inductor import ddp
 from fusepass.inductor.faults import steer
 from fusepass.inductor.frozen_weights import with_frozen_weights_check
-from fusepass.inductor.hand_off import hand_off
+from fusepass.inductor.hand_off import hand_off, hook_ddp_cuts
 from fusepass.inductor.repeated_layers import reuse_layers
 from fusepass.inductor.retry_without_rules import compiled_or_without_rules, without_rewrites
 from fusepass.inductor.settings import layout_settings
@@ -135,4 +134,4 @@ fusepass.reset = reset  # type: ignore[attr-defined]
 
 # Station 1: Dynamo asks capture at each branch of a frame that is compiled for this backend.
 dynamo_hooks.install(fusepass)
-ddp.install()
+hook_ddp_cuts()

@@ -21,8 +21,7 @@ as it is and scaled themselves: ``(diag(r) x) w = diag(r) (x w)``. The scaled x 
 Where x has few rows, a product alone is taken, too: what counts there is how fast weights are read.
 
 Whether it pays is measured, whole against whole: the GEMMs and one pointwise kernel, as Inductor
-runs them, against one kernel; of the sum with a whole matrix, also without the library's ``addmm``
-(``sum_apart.py``).
+runs them, against one kernel; of the sum with a whole matrix, also without the library's ``addmm``.
 """
 
 from __future__ import annotations
@@ -32,15 +31,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
 from fusepass.fusion.emit import operands_of, reshaped, sizes_of, write_call, x_of
 from fusepass.fusion.extern_calls import any_feeds_generated_code
 from fusepass.fusion.gemm.grow import GemmRegion, NoRegion, is_gemm, region_at, without_views
+from fusepass.fusion.gemm.one_row import made_by_inductor
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, evaluate, parse
 from fusepass.kernels.gemm import op as kernel
-from fusepass.kernels.gemm.baseline import reduce_partial_results, unfused
+from fusepass.kernels.gemm.baseline import reduce_partial_results, run_epilogue, unfused
 from fusepass.kernels.gemm.hopper.launch import prepare
 from fusepass.kernels.gemm.hopper.programmatic_launch import may_begin_early, saved_microseconds
 from fusepass.kernels.gemm.hopper.tma_plan import by_host
@@ -54,8 +55,8 @@ from fusepass.kernels.gemm.tiles import (
     tiles,
 )
 from fusepass.options import Options
-from fusepass.patterns import sum_apart
 from fusepass.report.decision import Reason
+from fusepass.rewrite.apply.snapshot import inherit_meta
 from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite
 from fusepass.torch_private.cuda import nvrtc
 from fusepass.torch_private.fx.graphs import size_hint
@@ -71,6 +72,69 @@ from fusepass.tune import (
 )
 from fusepass.tune.cost_model import region_microseconds
 from fusepass.tune.problems.gemm import digest
+
+# --- ``addmm`` as a GEMM and a sum, where the library multiplies faster without the sum -----------
+#     ``addmm(c, x, w)``  ->  ``add(c, mm(x, w))``
+#
+# where the program has the right side. Inductor makes the left one of it, for which c is copied
+# into the result and the library adds to that; the right one is a product and a kernel that reads
+# both matrices, and maybe does more. Such a sum is the gradient of the input of a gated pair, ``g W
+# + h V``. An ``addmm`` that the program has itself stays: it rounds once, the right side twice.
+#
+# No rule of its own: a candidate where a GEMM region is asked about, taken where it is measured to
+# be faster than ``addmm`` and than one kernel for all of it.
+
+SUM_APART = "the sum apart"
+_aten = torch.ops.aten
+_ADD, _MM, _ADDMM = _aten.add.Tensor, _aten.mm.default, _aten.addmm.default
+
+
+def was_separate(node: fx.Node) -> bool:
+    """Whether Inductor made a product with a whole matrix added out of a product and a sum."""
+    if node.target is not _ADDMM or node.kwargs or not made_by_inductor(node):
+        return False
+    added, *factors = node.args
+    if not isinstance(added, fx.Node) or any(map(_padded, factors)):
+        return False
+    value, made = added.meta["val"], node.meta["val"]
+    return bool(value.shape == made.shape and value.dtype is made.dtype)
+
+
+def _padded(factor: object) -> bool:
+    """Whether Inductor has padded what is multiplied: then who made the product is not known."""
+    targets = (_aten.constant_pad_nd.default, _aten.cat.default)
+    return isinstance(factor, fx.Node) and factor.target in targets
+
+
+def is_sum(epilogue: Epilogue) -> bool:
+    """Whether it is the sum of a product and a matrix, and nothing else."""
+    sums = [step.op for step in epilogue.steps] == ["add"]
+    kinds = [operand.kind for operand in epilogue.operands]
+    made = [(output.value, output.over) for output in epilogue.outputs]
+    return sums and epilogue.products == 1 and kinds == ["full"] and made == [("%2", "")]
+
+
+def sum_apart(epilogue: Epilogue) -> Candidate:
+    """Called with x, the weight and the other matrix."""
+    return Candidate(SUM_APART, partial(_run, epilogue=epilogue.text()))
+
+
+def _run(x: Tensor, weight: Tensor, other: Tensor, *, epilogue: str) -> list[Tensor]:
+    return run_epilogue([x @ weight], [other], epilogue)
+
+
+def write_sum_apart(node: fx.Node) -> None:
+    """Put a product and a sum in the place of both in one."""
+    added, x, weight = node.args
+    with node.graph.inserting_before(node):
+        product = node.graph.call_function(_MM, (x, weight))
+        total = node.graph.call_function(_ADD, (added, product))
+    for made in (product, total):
+        made.meta["val"] = node.meta["val"]
+        inherit_meta(made, node)
+    node.replace_all_uses_with(total)
+    node.graph.erase_node(node)
+
 
 # --- Candidates: Inductor's kernels, and ours with some tiles -------------------------------------
 
@@ -220,7 +284,7 @@ def _gemm_query(
     if m < _MANY_ROWS and not few and not forced:
         rows_are = f"are {m}" if isinstance(rows, int) else "vary"
         return Reject(Reason.COST, f"its rows {rows_are}: no kernel of ours is faster", node)
-    apart = library is None and sum_apart.was_separate(node) and sum_apart.is_sum(region.epilogue)
+    apart = library is None and was_separate(node) and is_sum(region.epilogue)
     more = "_or_library" * (library is not None) + "_or_apart" * apart  # other candidates
     named = usable(x, weights, operands, region.epilogue, rows)
     begins = few and any(saved_microseconds(tile, tile.k * n) for tile in named.values())
@@ -251,7 +315,7 @@ def _gemm_query(
     if library is not None:
         found = (*found, library(region))
     elif apart:
-        found = (*found, sum_apart.candidate(region.epilogue))
+        found = (*found, sum_apart(region.epilogue))
     return _GemmQuery(region, shaped, problem, found)
 
 
@@ -317,7 +381,7 @@ def check(site: RuleSite, pairs: bool, library: Library | None = None) -> Accept
     obstacle = _compile_failure(asked, tile, site.anchor)
     if obstacle is not None:
         return obstacle
-    apart = choice.candidate == sum_apart.NAME
+    apart = choice.candidate == SUM_APART
     site.notes.update(region=asked.region, tile=tile, sizes=asked.sizes, apart=apart)
     moved = "; the norm's scale of x's rows is applied to the product" * asked.region.scaled
     verdict = kernel_gate.verdict(choice, site.anchor)
@@ -409,7 +473,7 @@ def _call(x: Any, weights: Any, operands: Any, epilogue: str, tile: str) -> tupl
 def replace(site: RuleSite) -> None:
     """Write the call that computes the region in the site's notes, or its sum as it is taken."""
     if site.notes["apart"]:
-        sum_apart.write(site.anchor)
+        write_sum_apart(site.anchor)
         return
     kernel.install_lowering()
     write_call(site, _call)

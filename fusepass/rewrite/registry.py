@@ -21,8 +21,7 @@ from fusepass.default_rules import default_rules, graph_edits
 from fusepass.errors import RuleError, RulePackageFault, RulesChanged
 from fusepass.report import live_compiles, warn_once
 from fusepass.rewrite.match import trace
-from fusepass.rewrite.match.from_rule import parameter_names, pattern_of
-from fusepass.rewrite.match.pattern import FLOATS
+from fusepass.rewrite.match.pattern import FLOATS, parameter_names, pattern_of
 from fusepass.rewrite.match.trace import trace_fault
 from fusepass.rewrite.rule import Place, Rule
 from fusepass.torch_private.fx.tracing import plain_fake_mode

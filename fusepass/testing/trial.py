@@ -17,7 +17,7 @@ from fusepass.errors import NoReport, RewriteFault
 from fusepass.numerics import rms
 from fusepass.report.decision import Outcome
 from fusepass.report.explain import last_report
-from fusepass.rewrite.match.from_rule import pattern_of
+from fusepass.rewrite.match.pattern import pattern_of
 from fusepass.rewrite.registry import active_rules, rules
 from fusepass.rewrite.rule import Rule
 from fusepass.testing.call import Seen, at_precision, observed

@@ -23,8 +23,8 @@ from fusepass.kernels.gemm import triton_source
 from fusepass.kernels.gemm.baseline import reduce_partial_results
 from fusepass.kernels.gemm.tiles import Tile, tiles
 from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
+from fusepass.patterns import gemm_region
 from fusepass.patterns import gemm_region as rule
-from fusepass.patterns import sum_apart
 from fusepass.torch_private.inductor import kernel_call
 from fusepass.tune.decide import Choice
 from tests.kernels.gemm.test_op import (
@@ -395,9 +395,9 @@ def test_candidate_with_a_separate_sum() -> None:
         (EpilogueStep("add", ("%1", "%0")),),
         (Output("%2", "bfloat16"),),
     )
-    assert sum_apart.is_sum(epilogue)
+    assert gemm_region.is_sum(epilogue)
     for how in ("in order", "rows"):
         x, (weight,), (other,) = inputs(epilogue, 136, 64, 48, torch.bfloat16)
         weight = weight.cuda().contiguous() if how == "rows" else weight.t().cuda().t()
-        got = sum_apart.candidate(epilogue).run(x.cuda(), weight, other.cuda())
+        got = gemm_region.sum_apart(epilogue).run(x.cuda(), weight, other.cuda())
         assert within(got, *exact_and_eager(epilogue, x.cuda(), [weight], [other.cuda()]))

@@ -16,7 +16,7 @@ from fusepass.fusion import kernel_gate
 from fusepass.inductor import passes
 from fusepass.numerics import rms_error
 from fusepass.options import Options
-from fusepass.patterns import gemm_region, sum_apart
+from fusepass.patterns import gemm_region
 from fusepass.tune import Candidate, Choice, Problem
 
 ROWS, WIDTH = 136, 32
@@ -44,7 +44,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def choose(problem: Problem, options: Options, candidates: Sequence[Candidate]) -> Choice:
         names = [one.name for one in candidates]
         found.extend(names)
-        best = sum_apart.NAME if sum_apart.NAME in names else "inductor"
+        best = gemm_region.SUM_APART if gemm_region.SUM_APART in names else "inductor"
         return Choice(best, {}, "forced", "in a test")
 
     monkeypatch.setattr(gemm_region, "choose", choose)
@@ -87,11 +87,11 @@ def test_a_sum_is_taken_apart(program: Program, asked: list[str], graphs: list[s
         compiled = torch.compile(program, backend="fusepass")
         got, eager = compiled(*given), program(*given)
         exact = program(*(one.double() for one in given))
-    assert sum_apart.NAME in asked
+    assert gemm_region.SUM_APART in asked
     assert graphs
     assert not any("addmm" in name for name in graphs)
     reasons = [one for one in fusepass.last_report(compiled).decisions if one.outcome == "applied"]
-    assert any(sum_apart.NAME in str(one.reason) for one in reasons)
+    assert any(gemm_region.SUM_APART in str(one.reason) for one in reasons)
     assert rms_error(got, exact) <= 1.01 * rms_error(eager, exact)
 
 
@@ -109,7 +109,7 @@ def test_the_gradient_of_a_gated_pair(asked: list[str], graphs: list[str]) -> No
         got = gradient(torch.compile(module, backend="fusepass"), x)
     eager, exact = gradient(module, x), gradient(copy.deepcopy(module).double(), x.double())
     assert rms_error(got, exact) <= 1.05 * rms_error(eager, exact)
-    assert sum_apart.NAME in asked
+    assert gemm_region.SUM_APART in asked
     assert not any("addmm" in name for name in graphs)
 
 
@@ -136,7 +136,7 @@ def test_what_comes_close(program: Program, asked: list[str]) -> None:
     torch._dynamo.reset()
     with config.patch(force_disable_caches=True), torch.no_grad():
         torch.compile(program, backend="fusepass")(*given)
-    assert sum_apart.NAME not in asked
+    assert gemm_region.SUM_APART not in asked
 
 
 @pytest.mark.parametrize("padded", ["", "constant_pad_nd", "cat"])
@@ -150,4 +150,4 @@ def test_what_inductor_has_padded(padded: str) -> None:
         x = graph.call_function(torch.ops.aten.constant_pad_nd.default, (x, [0, 4]))
     node = graph.call_function(torch.ops.aten.addmm.default, (c, x, w))
     c.meta["val"] = node.meta["val"] = torch.empty(8, 8)
-    assert sum_apart.was_separate(node) == (not padded)
+    assert gemm_region.was_separate(node) == (not padded)

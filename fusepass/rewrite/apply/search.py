@@ -26,10 +26,9 @@ from fusepass.rewrite.apply.candidate_filter import (
 from fusepass.rewrite.apply.replacement import MatchSite
 from fusepass.rewrite.apply.splice import REPLACED_BY_RULE
 from fusepass.rewrite.match import near_miss
-from fusepass.rewrite.match.from_rule import pattern_of
 from fusepass.rewrite.match.legality import Surroundings
 from fusepass.rewrite.match.matcher import MatchAttempt, NearMiss
-from fusepass.rewrite.match.pattern import FLOATS, Pattern
+from fusepass.rewrite.match.pattern import FLOATS, Pattern, pattern_of
 from fusepass.rewrite.rule import Place, Reject, Rule
 
 
