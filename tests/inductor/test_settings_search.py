@@ -156,7 +156,7 @@ OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("program", "reason"),
     [(drawing, "random"), (writing, "writes its inputs"), (of_a_view, "writes its inputs")],
