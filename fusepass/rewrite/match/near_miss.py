@@ -89,8 +89,9 @@ def _search_from(
         return None
     if why is None:
         have = _readers(terms, last)
-        found = ", ".join(sorted({t.op for t in have})) or "the end of the graph"
-        text = f"after {chain[reached - 1].op} the rule wants {chain[reached].op}, there is {found}"
+        found = ", ".join(sorted({t.op for t in have}))
+        there = f"the program has {found}" if found else "the graph ends"
+        text = f"after {chain[reached - 1].op} the rule wants {chain[reached].op}, {there}"
         at = have[0].owner if have else last
         why = NearMiss(reached, pattern.operations, Reason.OTHER_OP, text, at)
     return replace(why, matched=reached)
