@@ -162,6 +162,7 @@ def test_a_text_is_found_as_a_key(lookup: Callable[..., Any], text: str) -> None
         assert str(compiled(torch.tensor(x))) == str(program(torch.tensor(x)))
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="Dynamo 2.11 asks for the value at a text")
 def test_a_text_that_is_no_key_keeps_its_number_in_the_graph() -> None:
     def program(x: Tensor) -> tuple[Tensor, str]:
         return x * 2, f"e{x.argmax().item()}"
