@@ -133,14 +133,15 @@ def at_precision(dtype: torch.dtype, program: Callable[..., Any], inputs: Sequen
     """Call a program on copies of its inputs, all in one floating dtype.
 
     Casts and dtype arguments inside the program give way to that dtype, so that in float64 the
-    result is the exact one as far as rounding goes.
+    result is the exact one as far as rounding goes. Where an input has 16 bits, a cast copies.
     """
     copies: dict[int, Tensor] = {}
     for tensor in inputs:
         if id(tensor) not in copies:
             plain = tensor.detach().to(dtype) if tensor.is_floating_point() else tensor.detach()
             copies[id(tensor)] = plain.clone().requires_grad_(tensor.requires_grad)
-    with in_precision(dtype):
+    lower = any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in inputs)
+    with in_precision(dtype, casts_copy=lower):
         return observed(program, tuple(copies[id(tensor)] for tensor in inputs))
 
 

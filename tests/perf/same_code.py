@@ -53,7 +53,7 @@ _FOLDERS = {
     "fusepass.patterns": "patterns",
     "tests": "tests",
 }
-_SUITES = ("tests.perf.suites.catalogue", "fusepass.bench.program")  # new and old checkouts
+_SUITES = ("tests.perf.suites.catalogue", "fusepass.bench.suites")  # new and old checkouts
 _CORPUS = ("tests.capture.support.corpus", "tests.capture.corpus")
 _TOGETHER = 40  # programs of the corpus for one process
 _SECONDS = 1200  # for one process

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fusepass.testing.call import Seen, at_precision, observed
 from fusepass.testing.compare import Difference
@@ -104,6 +105,18 @@ def test_exact_means_exact_inside_the_program_too() -> None:
         return (x.half().float() * torch.zeros(3, dtype=torch.bfloat16).to(torch.float16)).dtype
 
     assert at_precision(torch.float64, casts, [torch.randn(3)]).result == torch.float64
+
+
+def test_a_cast_that_copies_in_16_bits_copies_in_the_exact_run() -> None:
+    def program(x: Tensor) -> Tensor:
+        x = x.clone()
+        wide, again = x.float(), x.to(torch.float32)
+        made = wide * wide + again * again
+        x.mul_(2)
+        return made
+
+    inputs = [torch.randn(3, dtype=torch.bfloat16).requires_grad_()]
+    assert at_precision(torch.float64, program, inputs).grads[0] is not None
 
 
 def test_a_backward_that_eager_refuses_is_not_asked_for() -> None:
