@@ -3,8 +3,8 @@
 Only total operations may run in the arm that was not taken. Shapes and devices are known when the
 graph is traced, so an operation that can only fail on those is total here; whether it takes its
 dtypes is tried (dtype_trial.py). Anything not listed is partial. Notable exclusions and their
-reasons are in :data:`EXCLUDED`; what depends on the arguments is in argument_checks.py and
-index_ranges.py.
+reasons are in :data:`EXCLUDED`. Where it depends on arguments, functions here and in
+index_ranges.py decide.
 """
 
 from __future__ import annotations
