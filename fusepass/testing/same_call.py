@@ -88,12 +88,20 @@ def _left(seen: Seen) -> tuple[Any, ...]:
 
 
 def exact_values(eager: Seen, exact: Seen) -> dict[int, Tensor]:
-    """What each tensor that a call left is in another call of the same program, by its id."""
+    """What each tensor that a call left is in another call of the same program, by its id.
+
+    The other call may not tell what an object that is no module holds: then the result, the
+    arguments and their gradients, which come first, are looked for by themselves.
+    """
     if exact.raised is not None:
         return {}
-    grads = ([grad for grad in seen.grads if grad is not None] for seen in (eager, exact))
-    left = (tensors(_left(seen)) for seen in (eager, exact))
-    return counterparts(*left) | counterparts(*grads)
+    both, most = (eager, exact), len(exact.grads)
+    grads = ([grad for grad in seen.grads[:most] if grad is not None] for seen in both)
+    parts = [[seen.result for seen in both], [seen.args for seen in both], [*map(_left, both)]]
+    found = counterparts(*grads)
+    for part in parts:
+        found |= counterparts(*map(tensors, part))
+    return found
 
 
 def rounded_values(eager: Seen, compiled: Seen) -> list[Pair]:

@@ -72,6 +72,30 @@ def test_gradients_of_a_module_and_its_state():
             assert_rewrites(model, X, rules={wrong.name: 1})
 
 
+def _shifted(x, w):
+    return (x * w + 1000.0) - 1000.0
+
+
+class _Shifts:
+    """An object of the program's own that holds a tensor."""
+
+    def __init__(self):
+        self.w = torch.linspace(0.1, 2.0, 64)
+
+    def __call__(self, x):
+        return _shifted(x, self.w)
+
+
+def test_an_object_that_holds_tensors_is_held_against_float64():
+    def replacement(x, w):
+        return (x * w + 1100.0) - 1100.0  # as exact as the pattern, in other digits
+
+    rule = fusepass.Rule("shifted", _shifted, replacement, (torch.ones(8), torch.ones(8)))
+    x = torch.linspace(-1.0, 1.0, 64, requires_grad=True)
+    with fusepass.rules(rule):
+        assert_rewrites(_Shifts(), x, rules={"shifted": 1})
+
+
 def test_written_arguments_are_put_back():
     def writes(x):
         y = x * torch.sigmoid(x)
