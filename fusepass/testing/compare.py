@@ -45,8 +45,9 @@ def tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, nn.Module):
         yield from value.parameters()
         yield from value.buffers()
-    for item in attributes(value).values():
-        yield from tensors(item)
+    for name, item in attributes(value).items():
+        if not isinstance(value, Mapping) or name not in value:  # no key that is also an attribute
+            yield from tensors(item)
 
 
 def containers(value: Any) -> Iterator[Any]:
@@ -135,7 +136,7 @@ def assert_same_facts(eager: Tensor, compiled: Tensor, path: str, facts: Facts =
     found = facts(compiled)
     for name, fact in facts(eager).items():
         if fact != found.get(name):
-            text = f"{name} is {fact} in eager, {found[name]} compiled"
+            text = f"{name} is {fact} in eager, {found.get(name)} compiled"
             raise Difference(name, path, text)
 
 

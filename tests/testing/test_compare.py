@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from fusepass.testing.compare import Difference, assert_same, same_bits, sharing, tensors
+from fusepass.testing.compare import (
+    Difference,
+    assert_same,
+    assert_same_facts,
+    same_bits,
+    sharing,
+    tensors,
+)
 
 
 @dataclasses.dataclass
@@ -75,6 +82,29 @@ def test_tensors_and_who_is_who() -> None:
     found = tensors([record, Plain(a=TWO), Slotted(ONE)])
     assert [id(tensor) for tensor in found] == [id(ONE), id(TWO), id(ONE)]
     assert sharing([record, record]) != sharing([record, Record(ONE)])
+
+
+@dataclasses.dataclass
+class _ModelOutput(collections.OrderedDict[str, Any]):
+    """Keeps each field as an item, too, as the outputs of transformers do."""
+
+    loss: torch.Tensor
+    logits: torch.Tensor
+
+    def __post_init__(self) -> None:
+        self.update(loss=self.loss, logits=self.logits)
+
+
+def test_an_item_that_is_also_an_attribute_is_found_once() -> None:
+    loss, logits = torch.ones(()), torch.ones(2)
+    found = list(tensors(_ModelOutput(loss, logits)))
+    assert [id(one) for one in found] == [id(loss), id(logits)]
+
+
+def test_a_nested_tensor_is_not_like_an_ordinary_one() -> None:
+    x = torch.ones(2)
+    with pytest.raises(Difference, match=r"dtype is torch\.float32 in eager, None"):
+        assert_same_facts(x, torch.nested.nested_tensor([x]), "result")
 
 
 def test_lazily_conjugated_tensors() -> None:
