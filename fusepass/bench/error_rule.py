@@ -13,7 +13,6 @@ import torch
 from fusepass.bench.records import ErrorRecord, unmeasured
 from fusepass.numerics import error_bound, half_ulp, is_float, passes, rms, rms_error, to_double
 from fusepass.testing.compare import tensors
-from fusepass.torch_private.fx.graphs import tree_map
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,19 @@ def reference_outputs(
     exact = copy.deepcopy(model)
     if isinstance(exact, torch.nn.Module):
         exact = exact.double()
-
-    def double(value: Any) -> Any:
-        return to_double(value) if isinstance(value, torch.Tensor) else value
-
-    args, kwargs = tree_map(double, copy.deepcopy((args, kwargs)))
+    args, kwargs = _doubled(copy.deepcopy((args, kwargs)))
     return [tensor.detach().clone() for tensor in tensors(exact(*args, **kwargs))]
+
+
+def _doubled(value: Any) -> Any:
+    """Nested containers with float64 tensors; a named tuple keeps its names."""
+    if isinstance(value, torch.Tensor):
+        return to_double(value)
+    if isinstance(value, dict):
+        return {key: _doubled(item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_doubled, value))
+    return type(value)(map(_doubled, value)) if isinstance(value, list | tuple) else value
 
 
 def compare(output: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor | None) -> TensorError:

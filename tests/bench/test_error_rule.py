@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -161,3 +161,15 @@ def test_tensors_in_finds_them_in_every_container_in_order():
     doubled = reference_outputs(lambda x: x, (value,), {})
     assert [float(t) for t in doubled] == [0.0, 1.0, 2.0, 3.0]
     assert {t.dtype for t in doubled} == {torch.float64}
+
+
+class _Batch(NamedTuple):
+    x: torch.Tensor
+    rest: list[torch.Tensor]
+
+
+def test_the_reference_is_given_named_tuples() -> None:
+    given = _Batch(torch.ones(2), [torch.ones(2)])
+    found = reference_outputs(lambda b: [b.x, *b.rest], (given,), {})
+    assert [one.dtype for one in found] == [torch.float64] * 2
+    assert given.x.dtype == torch.float32
