@@ -62,15 +62,16 @@ def waits_in_graph(gm: fx.GraphModule, decisions: list[Decision]) -> list[Wait]:
 
 def _of_node(node: fx.Node, real: bool) -> list[Wait]:
     # An operator that is not torch's own (torchvision::nms) has its name from the registry.
-    name = op_name(node) or (operator_name(node.target) or ("", None))[1]
+    name = op_name(node) or (operator_name(node.target) or (None, None))[1]
     if name is None or node.op not in ("call_function", "call_method"):
         return []
     args = list(tree_map(_value, node.args))
     kwargs = dict(tree_map(_value, node.kwargs))
     if name == "where" and len(args) + len(kwargs) == 1:
         name = "nonzero"
-    if name == "one_hot" and -1 in (*args[1:2], kwargs.get("num_classes", -1))[:1]:
-        name = "_unique2"
+    if name == "one_hot":
+        classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+        name = "_unique2" if classes == -1 else name
     name = _ATEN.get(name, name)
     if name in ("index", "index_put_") and not _index(args):
         return []
