@@ -1,4 +1,7 @@
-"""A GEMM region as the tuner sees it, and random inputs for it."""
+"""Problems of GEMMs as the tuner sees them, and random inputs for each.
+
+A region of one product, several products of one operand, products of one normalised row.
+"""
 
 from __future__ import annotations
 
@@ -201,7 +204,7 @@ class SiblingProblem(Problem):
     def inputs(self, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Random x, weights (k, n) and operands, on the device, as they are read: along k."""
         x = self._matrix(self.m, self.x_strides[0], 1.0, generator)
-        return (x, *self._weights(generator), *self._operands(generator))
+        return (x, *self._weights(generator), *self._operands(self.widths, generator))
 
     def _matrix(self, rows: int, apart: int, scale: float, generator: torch.Generator) -> Tensor:
         whole = torch.empty(rows, max(apart, self.k), device=self.device)
@@ -211,11 +214,11 @@ class SiblingProblem(Problem):
         given = self.weight_strides[1], 1 / math.sqrt(max(self.k, 1)), generator
         return [self._matrix(n, *given).t() for n in self.widths]
 
-    def _operands(self, generator: torch.Generator) -> list[Tensor]:
-        """What is read besides; of a gated pair there is one epilogue for both widths."""
+    def _operands(self, widths: tuple[int, ...], generator: torch.Generator) -> list[Tensor]:
+        """What the epilogues read besides; each is of results of one of some widths."""
         return [
             operand
-            for n, epilogue in zip(self.widths, self.epilogues, strict=False)
+            for n, epilogue in zip(widths, self.epilogues, strict=True)
             for operand in random_operands(epilogue, self.m, n, self.device, generator)
         ]
 
@@ -279,7 +282,9 @@ class NormedProblem(SiblingProblem):
             torch.empty(self.k, device=self.device).normal_(1.0, 0.1, generator=generator).to(kind)
             for kind in self._vectors
         ]
-        operands = self._operands(generator)
+        # A gated pair has one epilogue for both widths.
+        widths = self.widths if len(self.epilogues) == len(self.widths) else self.widths[:1]
+        operands = self._operands(widths, generator)
         return (self._matrix(self.m, self.k, 1.0, generator), *weights, *vectors, *operands)
 
     @property

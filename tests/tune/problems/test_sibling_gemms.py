@@ -49,6 +49,12 @@ def test_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ONE.bytes_needed >= 4 * sum(one.numel() for one in (x, first, second)) + 2 * 48 * 40
 
 
+def test_each_product_has_an_epilogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_ensure_room", lambda *_: None)  # asks a CUDA device
+    with pytest.raises(ValueError, match="shorter"):
+        timing.make_inputs(replace(ONE, epilogues=(BIASED,)))
+
+
 def test_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     before = ONE.key("default")
     every = [
