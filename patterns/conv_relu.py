@@ -21,8 +21,6 @@ the kernel that computes a problem before it is taken.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -39,6 +37,7 @@ from fusepass.fusion.conv.chain import (
     ConvReluChain,
     NoChain,
     ScaledConv,
+    conv_problem,
     conv_relu_chain_at,
     is_relu,
 )
@@ -48,7 +47,7 @@ from fusepass.kernels.gemm.baseline import run_epilogue
 from fusepass.report.decision import Reason, in_short
 from fusepass.rewrite.apply.snapshot import inherit_meta
 from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite, written_before
-from fusepass.torch_private.fx.graphs import known_equal, size_hint
+from fusepass.torch_private.fx.graphs import known_equal
 from fusepass.torch_private.inductor import lowering
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, ConvProblem, choose
 from fusepass.tune.device.peaks import peaks_of
@@ -117,7 +116,8 @@ def _check(site: RuleSite) -> Accept | Reject:
     except NoChain as why:
         return Reject(Reason.VARIANT, f"no convolution that ends here: {why}", relu)
     forced = options.candidate == REFERENCE
-    x, weight, sizes, groups = _conv_arguments(chain.first)
+    args: Any = chain.first.conv.args
+    x, weight, groups = args[0].meta["val"], args[1].meta["val"], args[8]
     if not kernel.is_supported(x, weight) and not forced:
         return Reject(Reason.COST, "cuDNN has no such call there", relu)
     if groups == weight.shape[0] > 1 and not forced:
@@ -134,28 +134,13 @@ def _check(site: RuleSite) -> Accept | Reject:
     if not all(map(known_equal, product, result)):  # a sum's are its left operand's
         laid_out = f"the convolution gives strides {product}, not {result}, where dimensions count"
         return Reject(Reason.STRIDE_MISMATCH, laid_out, relu)
-    shape = [size_hint(size) for size in x.shape]
-    if None in shape:
-        return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", relu)
     scaled = [one for one in (chain.first, chain.second) if one is not None and one.scales_weights]
-    problem = ConvProblem(
-        op="conv_relu",
-        activation="relu",
-        bias=True,
-        dtype=x.dtype,
-        m=0,
-        n=weight.shape[0],
-        k=math.prod(weight.shape[1:]),
-        x_strides=(0, 0),
-        weight_strides=(0, 0),
-        device=x.device,
-        images=tuple(shape),  # type: ignore[arg-type]
-        kernel=tuple(weight.shape),  # type: ignore[arg-type]
-        sizes=tuple(map(tuple, sizes)),
-        groups=groups,
-        residual=chain.residual is not None or chain.second is not None,
-    )
-    weights = sum(_bytes(_conv_arguments(one)[1]) for one in scaled)
+    residual = chain.residual is not None or chain.second is not None
+    named = {"op": "conv_relu", "activation": "relu", "bias": True, "residual": residual}
+    problem = conv_problem(ConvProblem, chain.first.conv, **named)
+    if isinstance(problem, Reject):
+        return problem
+    weights = sum(_bytes(one.conv.args[1].meta["val"]) for one in scaled)  # type: ignore[union-attr]
     choice = choose(problem, options, candidates(problem, weights))
     verdict = kernel_gate.verdict(choice, relu)
     if isinstance(verdict, Reject):
@@ -185,11 +170,6 @@ def _choose(problem: ConvProblem) -> str | None:
         return kernel.nonfinite_difference(
             x, weight, rest[0] if rest else None, problem.sizes, problem.groups
         )
-
-
-def _conv_arguments(one: ScaledConv) -> tuple[Tensor, Tensor, Sequence[Sequence[int]], int]:
-    args: Any = one.conv.args
-    return args[0].meta["val"], args[1].meta["val"], args[3:6], args[8]
 
 
 def _strides(node: fx.Node) -> list[Any]:

@@ -13,17 +13,21 @@ is computed in one kernel is not rounded there. The whole has the dtype of its c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx
 
 from fusepass.fusion.aten_to_epilogue import FLOATS, VIEWS, calls_of, is_cast, widened
 from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.snapshot import insert_call
-from fusepass.torch_private.fx.graphs import known_equal, operator_name
+from fusepass.rewrite.rule import Reject
+from fusepass.torch_private.fx.graphs import known_equal, operator_name, size_hint
+from fusepass.tune import ConvProblem
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _DIMS = 4
@@ -91,6 +95,32 @@ def is_conv(node: Any) -> bool:
     if any(len(one) != _DIMS - 2 for one in args[3:6]):  # one number for both sides
         return False
     return value is not None and value.dim() == _DIMS and value.dtype in DTYPES
+
+
+_Problem = TypeVar("_Problem", bound=ConvProblem)
+
+
+def conv_problem(kind: type[_Problem], conv: fx.Node, **more: Any) -> _Problem | Reject:
+    """A convolution as the tuner sees it, with the ``more`` that its kind of problem holds."""
+    args: Any = conv.args
+    x, weight = args[0].meta["val"], args[1].meta["val"]
+    shape = [size_hint(size) for size in x.shape]
+    if None in shape:
+        return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", conv)
+    return kind(
+        dtype=x.dtype,
+        m=0,
+        n=weight.shape[0],
+        k=math.prod(weight.shape[1:]),
+        x_strides=(0, 0),
+        weight_strides=(0, 0),
+        device=x.device,
+        images=tuple(shape),  # type: ignore[arg-type]
+        kernel=tuple(map(int, weight.shape)),  # type: ignore[arg-type]
+        sizes=tuple(map(tuple, args[3:6])),
+        groups=args[8],
+        **more,
+    )
 
 
 def is_relu(node: fx.Node) -> bool:

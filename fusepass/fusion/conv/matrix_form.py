@@ -7,7 +7,6 @@ for regions behind products finds one there. If nothing comes of it, the graph i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +22,7 @@ from fusepass.fusion.conv.chain import (
     PERMUTE,
     RESHAPE,
     ChannelWriter,
+    conv_problem,
     is_conv,
     scaled_conv_at,
 )
@@ -33,7 +33,7 @@ from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.snapshot import inherit_meta
 from fusepass.rewrite.rule import Accept, Reject, RuleSite, written_before
-from fusepass.torch_private.fx.graphs import known_equal, size_hint
+from fusepass.torch_private.fx.graphs import known_equal
 from fusepass.tune import ConvRegionProblem
 from fusepass.tune.problems.gemm import digest
 
@@ -290,26 +290,8 @@ def region_of_matmul(product: fx.Node) -> GemmRegion:
 def problem_of(
     kind: type[ConvRegionProblem], op: str, region: GemmRegion, conv: fx.Node
 ) -> ConvRegionProblem | Reject:
-    """What is to be computed, as the tuner sees it."""
-    args: Any = conv.args
-    x, weight = args[0].meta["val"], args[1].meta["val"]
-    batch = size_hint(x.shape[0])
-    if batch is None:
-        return Reject(Reason.COST, "its batch depends on data: nothing can be timed", conv)
-    return kind(
-        op=op,
-        activation=digest(region.epilogue),
-        bias=False,
-        dtype=x.dtype,
-        m=0,
-        n=weight.shape[0],
-        k=math.prod(weight.shape[1:]),
-        x_strides=(0, 0),
-        weight_strides=(0, 0),
-        device=x.device,
-        images=(batch, *map(int, x.shape[1:])),  # type: ignore[arg-type]
-        kernel=tuple(map(int, weight.shape)),  # type: ignore[arg-type]
-        sizes=tuple(tuple(pair) for pair in conv_arguments(conv)),
-        groups=args[8],
-        epilogue=region.epilogue,
+    """The convolution with the region behind it, as the tuner sees it."""
+    epilogue = region.epilogue
+    return conv_problem(
+        kind, conv, op=op, activation=digest(epilogue), bias=False, epilogue=epilogue
     )
