@@ -116,7 +116,7 @@ class _ArmResults:
         self.hands_gradients = False
 
     def look_at(self, arms: Iterable[fx.Node]) -> None:
-        """Take writes that store nothing for none; a mask may be made of what was stored before."""
+        """Leave out the writes that store nothing; a mask may be made of what was stored before."""
         for node in arms:
             if written_nodes(node) and self.values.questions.answer(self._stores_nothing, node):
                 self.history.ignore_writes(node)

@@ -1,4 +1,4 @@
-"""Where our kernels can run at all, and how a rule reports the choice."""
+"""What rules for our kernels share: where one can run, whether it compiles, what was chosen."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def verdict(choice: Choice, node: fx.Node) -> Accept | Reject:
 
 
 def compile_check(rule: str, prepare: Callable[[], None], node: fx.Node) -> Reject | None:
-    """Whether a kernel can be compiled, which a table does not know; None if it can."""
+    """Why a kernel cannot be compiled; None if it can. A table of choices does not tell."""
     try:
         prepare()
     except Exception as error:  # noqa: BLE001 - whatever stops it must not stop the program

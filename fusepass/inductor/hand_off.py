@@ -1,4 +1,4 @@
-"""Station 3: give the rewritten graph to Inductor, or run it op by op when asked to."""
+"""Station 3: give the rewritten graph to Inductor, DDP's parts too, or run it op by op if asked."""
 
 from __future__ import annotations
 

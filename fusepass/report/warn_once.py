@@ -14,7 +14,7 @@ _said: set[tuple[Any, ...]] = set()
 
 
 def warn(message: Warning, stacklevel: int) -> None:
-    """``warnings.warn``, unless the filters would have it shown once and it was."""
+    """Warn as ``warnings.warn`` does; once where the filters in force show a warning once."""
     frame = sys._getframe(stacklevel)
     file, line = frame.f_code.co_filename, frame.f_lineno
     module = str(frame.f_globals.get("__name__", "<unknown>"))

@@ -124,7 +124,7 @@ def call(
 def observed(
     target: Callable[..., Any], args: tuple[Any, ...], owner: Any = None, context: str = "grad"
 ) -> Seen:
-    """Call a program that a rule may rewrite; when it raises, what is left of arguments is free."""
+    """Call a program that a rule may rewrite; after an exception no argument is compared."""
     seen = call(target, args, owner, context)
     return seen if seen.raised is None else replace(seen, args=(), held=[])
 

@@ -17,7 +17,7 @@ CERTAIN = 30  # times the error allowed
 
 
 def counterparts(eager: Iterable[Tensor], exact: Iterable[Tensor]) -> dict[int, Tensor]:
-    """The exact value of each tensor, by its id; none where the exact call left others behind."""
+    """The exact value of each tensor, by its id; none if the exact call left other shapes."""
     left, right = list(eager), list(exact)
     fits = [a.shape for a in left] == [b.shape for b in right]
     return {id(a): b for a, b in zip(left, right, strict=True)} if fits else {}

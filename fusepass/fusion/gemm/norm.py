@@ -192,7 +192,7 @@ class RowNorm:
         norm: what is computed.
         result: in source's dtype, of its shape.
         products: those that take the result, or a reshape of it, for their x; nobody else reads it.
-        removed: what nobody needs who computes the products of ``source``, in the graph's order.
+        removed: nodes that nothing reads once ``source`` makes the products, in graph order.
     """
 
     source: fx.Node

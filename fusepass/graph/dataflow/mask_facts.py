@@ -164,7 +164,7 @@ def _counted_mask(node: fx.Node, moment: int, history: WriteHistory) -> ValueAt 
 
 
 def _counts_exactly(dtypes: list[torch.dtype], mask: torch.Tensor) -> bool:
-    """Whether the count of a mask, in these dtypes one after the other, is 0 only if it was.
+    """Whether a mask's count, cast to these dtypes in turn, is 0 only where it was 0 before.
 
     256 elements are none in eight bits, and a negative number of them in fewer. A float may be
     rounded up, which matters only to an integer that is made of it. The last dtype comes first.

@@ -2,7 +2,7 @@
 
 Fake tensors share storage exactly where real ones do, but for one thing: an operation that has
 nothing to do may return its argument itself in eager and a fresh value under a fake mode (dropout
-outside training).
+outside training). Also how much memory a value takes, and whether two values lie alike.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Arguments of a call by the names of its operator's schema, less those equal to their default."""
+"""What the schema of an operator says of a call: its arguments by name, and what it may return.
+
+Arguments that equal their default are left out.
+"""
 
 from __future__ import annotations
 

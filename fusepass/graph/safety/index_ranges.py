@@ -157,7 +157,7 @@ def _embedding(node: fx.Node) -> str | None:
 
 
 def indices_in_range(value: torch.Tensor, index: Any) -> bool:
-    """Whether an index of tensors and whole dimensions can be out of range for no input."""
+    """Whether an index of tensors and whole dimensions is in range for every input."""
     parts = index if isinstance(index, tuple) else (index,)
     if len(parts) > value.dim():
         return False

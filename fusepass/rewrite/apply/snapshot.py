@@ -1,4 +1,4 @@
-"""A copy of a graph to go back to, and where in the program a replacement stands.
+"""A copy of a graph to go back to, and new calls that keep their place in the program.
 
 Inductor names kernels after the origin, and reports give its source line.
 """
@@ -41,7 +41,7 @@ _KEYS = ("stack_trace", "nn_module_stack", "original_aten")
 def insert_call(
     graph: fx.Graph, like: fx.Node | None, target: Any, *args: Any, **kwargs: Any
 ) -> fx.Node:
-    """A call with the fake result that it has, which comes from where ``like`` does."""
+    """Insert a call with its fake result; its place in the program is that of ``like``."""
     node = graph.call_function(target, args, kwargs)
     fakes = fx.map_arg((args, kwargs), lambda one: one.meta["val"])
     node.meta["val"] = target(*fakes[0], **fakes[1])

@@ -1,4 +1,7 @@
-"""Run oneDNN's activations apart from its kernels, because these lose NaN.
+"""Mend what Inductor generates for the CPU: NaN in oneDNN, masked numbers, readers after writes.
+
+Three faults, each with a section below. oneDNN's activations are run apart from its kernels,
+because these lose NaN.
 
 With frozen weights Inductor hands a convolution or linear layer on the CPU to oneDNN together with
 the activation behind it. For ReLU and for clamps between two numbers (ReLU6, hard-tanh, and

@@ -1,6 +1,6 @@
-"""Convolutions as the tuner sees them, with random inputs for them.
+"""Problems on images as the tuner sees them, and random inputs for each.
 
-With bias, residual and ReLU; with any epilogue; depthwise.
+Convolutions (with bias, residual and ReLU; with any epilogue; depthwise), poolings, concatenations.
 """
 
 from __future__ import annotations
