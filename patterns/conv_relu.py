@@ -140,7 +140,7 @@ def _check(site: RuleSite) -> Accept | Reject:
     problem = conv_problem(ConvProblem, chain.first.conv, **named)
     if isinstance(problem, Reject):
         return problem
-    weights = sum(_bytes(one.conv.args[1].meta["val"]) for one in scaled)  # type: ignore[union-attr]
+    weights = sum(_weight_bytes(one) for one in scaled)
     choice = choose(problem, options, candidates(problem, weights))
     verdict = kernel_gate.verdict(choice, relu)
     if isinstance(verdict, Reject):
@@ -179,7 +179,9 @@ def _strides(node: fx.Node) -> list[Any]:
     return [stride for size, stride in pairs if not known_equal(size, 1)]
 
 
-def _bytes(weight: Tensor) -> int:
+def _weight_bytes(one: ScaledConv) -> int:
+    args: Any = one.conv.args
+    weight: Tensor = args[1].meta["val"]
     return weight.numel() * weight.dtype.itemsize
 
 
