@@ -212,6 +212,31 @@ def test_empty_module_is_named(cache_dir: Path) -> None:
     assert said.path == f"{cache_dir}/ab/cdef.py"
 
 
+def test_what_a_damaged_file_stopped_is_compiled_elsewhere(cache_dir: Path) -> None:
+    """And all that comes after it in this process."""
+    folders = list[str]()
+    made = fx.symbolic_trace(lambda x: x + 1)
+
+    def compiled(options: Options) -> Callable[..., object]:
+        folders.append(os.environ[VARIABLE])
+        if folders[-1] == str(cache_dir):
+            raise OSError(f"{cache_dir}/ab/cdef.so: file too short")
+        return made
+
+    gm = fx.symbolic_trace(lambda x: x + 1)
+    with pytest.warns(errors.CacheDamaged, match="is damaged") as caught:
+        for _ in range(2):
+            given = gm, GraphRecord("f", "", 0), Options(), compiled
+            assert compiled_or_without_rules(*given) is made
+    (warning,) = caught
+    assert f"{cache_dir}/ab/cdef.so" in str(warning.message)
+    assert "Delete the file" in str(warning.message)
+    first, *later = folders
+    assert first == str(cache_dir)
+    assert len(later) == 2
+    assert len(set(later)) == 1
+
+
 def test_full_disk_is_no_damage(cache_dir: Path) -> None:
     full = OSError(28, "No space left on device", f"{cache_dir}/ab/cdef.cpp")
     said = cache_folder.damaged_file_advice(full)

@@ -60,20 +60,32 @@ def test_gradients() -> None:
     torch.testing.assert_close(found[1], found[0])
 
 
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        states = [x]
+        for layer in self.layers:
+            states.append(layer(states[-1]).relu())
+        return states
+
+
+def test_not_where_gradients_are_recorded() -> None:
+    model, x = Small(), torch.randn(4, 8)
+    other = compiled(model)
+    found = [
+        torch.autograd.grad(call(x)[-1].square().sum(), [*model.parameters()])
+        for call in (model, other)
+    ]
+    torch.testing.assert_close(found[1], found[0])
+    assert told(other) == []
+
+
 @torch.no_grad()
 def test_hidden_states_of_every_layer() -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
-
-        def forward(self, x: Tensor) -> list[Tensor]:
-            states = [x]
-            for layer in self.layers:
-                states.append(layer(states[-1]).relu())
-            return states
-
-    model, x = Model(), torch.randn(4, 8)
+    model, x = Small(), torch.randn(4, 8)
     reused = compiled(model)
     torch.testing.assert_close(reused(x), model(x))
     assert len(told(reused)) == 1

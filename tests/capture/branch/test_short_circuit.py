@@ -212,8 +212,8 @@ def test_a_count_behind_the_tensor_ends_the_loop() -> None:
     side_by_side(while_with_a_count, *TURNS).only("where", "pure_total")
 
 
-def several_ways(x: Tensor) -> Tensor:
-    for _ in range(10):
+def several_ways(x: Tensor, rounds: int) -> Tensor:
+    for _ in range(rounds):
         if x.sum() > 100:
             if x.max() < 300:
                 return x * 2
@@ -222,9 +222,9 @@ def several_ways(x: Tensor) -> Tensor:
     return x + 0
 
 
-@pytest.mark.sampled(3)
-def test_work_is_bounded_where_they_do() -> None:
-    outcome = side_by_side(several_ways, *signed(1.0, 2.0))
+@pytest.mark.parametrize("rounds", [7, pytest.param(10, marks=pytest.mark.sampled(3))])
+def test_work_is_bounded_where_they_do(rounds: int) -> None:
+    outcome = side_by_side(several_ways, *[(x, rounds) for (x,) in signed(1.0, 2.0)])
     assert ("keep", "loop") in outcome.treatments
     assert len(outcome.decisions) < 300
 

@@ -133,7 +133,6 @@ def test_treatments(name: str, treatment: str) -> None:
     assert_late(assert_same_text(LATE[name], *EVERY, times=1, options={"treatment": treatment}))
 
 
-@pytest.mark.sampled(3)
 def test_through_inductor() -> None:
     compiled = torch.compile(both_arms, backend="fusepass")
     for make in EVERY:

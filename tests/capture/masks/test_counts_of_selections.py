@@ -255,7 +255,6 @@ def test_a_count_used_after_its_mask_was_written() -> None:
     by_error_rule(program, *draws()).only("device", "on_device")
 
 
-@pytest.mark.sampled(3)
 def test_through_inductor() -> None:
     by_error_rule(guarded, *draws(), grad=True, codegen="inductor")
     by_error_rule(USED["at_least_one"], *draws(), grad=True, codegen="inductor")

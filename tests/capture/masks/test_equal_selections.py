@@ -109,7 +109,6 @@ def test_another_selection(name: str) -> None:
     assert {treatment for treatment, _ in outcome.treatments} == {"keep"}
 
 
-@pytest.mark.sampled(3)
 def test_through_inductor() -> None:
     by_error_rule(EQUAL["mse"], *draws(), grad=True, codegen="inductor")
     by_error_rule(PLACES["rows_of_both"], *draws(), grad=True, codegen="inductor")

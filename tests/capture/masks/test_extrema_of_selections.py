@@ -78,7 +78,6 @@ def test_dtypes(name: str, dtype: torch.dtype) -> None:
     side_by_side(SPELLED[name], *given, grad=dtype.is_floating_point).only("device", "on_device")
 
 
-@pytest.mark.sampled(3)
 def test_through_inductor() -> None:
     outcome = side_by_side(SPELLED["max"], *draws(), grad=True, codegen="inductor")
     outcome.only("device", "on_device")

@@ -140,7 +140,6 @@ def programs() -> Iterator[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]:
     yield from ((f, pair) for f in TWO for pair in itertools.product(OPERANDS, repeat=2))
 
 
-@pytest.mark.sampled(2)
 def test_a_call_is_total_exactly_where_eager_takes_the_dtypes() -> None:
     wrong, raising = [], 0
     for number, (program, operands) in enumerate(programs()):
