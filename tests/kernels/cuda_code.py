@@ -1,12 +1,13 @@
 """Programs with our kernels in them as Inductor compiles them for a CUDA device that is not there.
 
 As a script, ``generate 0`` writes a line of JSON for every other case, and ``generate 1`` for the
-others: its name, its code, and how much code Triton makes of each kernel of ours in it; in a process
-of its own, since torch has to believe in a device. ``interpret`` reads these lines and writes how far the results of each are from the
-reference's; under ``TRITON_INTERPRET=1``. ``launch`` writes the code alone, as it is where launches
-were tested on a device. ``call`` writes code that calls a function of ours, and
-whether its rows vary; ``recipes``, ``reduce``, ``concatenate`` and ``cut`` write how many
-kernels programs take.
+others: its name, its code, and how much code Triton makes of each kernel of ours in it. This is a
+process of its own, because torch has to believe in a device. ``interpret`` reads these lines, under
+``TRITON_INTERPRET=1``, and writes how far the results of each are from the reference's. ``launch``
+writes the code alone, as it is where launches were tested on a device. ``call`` writes code that
+calls a function of ours, and whether its rows vary. ``recipes``, ``reduce``, ``concatenate`` and
+``cut`` write how many kernels programs take. With several of these words, one process does all, and
+a line with the word alone comes before its lines.
 """
 
 from __future__ import annotations
@@ -375,4 +376,8 @@ def interpret() -> None:
 
 if __name__ == "__main__":
     ways = (generate, launch, interpret, call, overlap, recipes, reduce, concatenate, cut)
-    {way.__name__: way for way in ways}[sys.argv[1]]()
+    chosen = [way for way in ways if way.__name__ in sys.argv[1:]]
+    for way in chosen:
+        if len(chosen) > 1:
+            sys.stdout.write(json.dumps([way.__name__]) + "\n")
+        way()

@@ -105,65 +105,62 @@ def test_launches_that_overlap() -> None:
         assert called.count("empty_strided_cuda(") == 2, name  # nothing is copied
 
 
-@pytest.mark.sampled(3)
-def test_concatenations_by_groups() -> None:
-    """Kernels of 8, 9, 26 and 64 computed inputs, and of 12 of one tensor; then with the rule."""
-    found = {count: counts for count, *counts in _written("concatenate")}
-    assert found == {8: [1, 1], 9: [10, 3], 26: [27, 5], 64: [65, 9], "of one": [1, 1]}
+REDUCED = {
+    "softmax": (5, 1, "measured"),
+    "softmax of more": (5, 5, "cost"),
+    "softmax of many columns": (1, 1, "variant"),
+    "softmax within rows": (1, 1, "variant"),
+    "of one": (5, 1, "measured"),
+    "of one in two dimensions": (5, 1, "measured"),
+    "of one, more": (5, 5, "cost"),
+    "of one, few": (1, 1, "variant"),
+    "variance": (2, 1, "measured"),
+    "variance of more": (2, 2, "cost"),
+    "variance, many results": (2, 1, "measured"),
+    "normed": (3, 1, "measured"),
+    "normed, more": (3, 3, "cost"),
+    "logsumexp": (4, 1, "measured"),
+    "much to do": (2, 1, "measured"),
+    "much to do for more": (2, 2, "cost"),
+    "much to do for many": (2, 2, "cost"),
+    "little to do": (2, 1, "measured"),
+    "two operands": (2, 2, "cost"),
+    "much to do for one": (2, 2, "cost"),
+    "middle": (2, 1, "measured"),
+    "middle, kept": (3, 1, "measured"),
+    "by a negative number": (2, 1, "measured"),
+    "transposed": (2, 1, "measured"),
+    "rows of a transposed": (1, 1, "variant"),
+    "whether any": (2, 1, "measured"),
+    "in double precision": (2, 2, "variant"),
+    "its rows first": (2, 2, "variant"),
+    "switched off": (5, 5, "rule_off"),
+    "the user's": (5, 5, "variant"),
+    "op by op": (5, 5, "variant"),
+    "sizes vary": (0, 0, "variant"),
+}
 
 
-@pytest.mark.sampled(3)
-def test_inductor_fuses_pointwise_work_on_both_sides() -> None:
-    """Why there is no rule for these: pointwise work on both sides is one kernel already."""
-    found = dict(_written("cut"))
-    assert len(found) == 12
-    assert set(found.values()) == {1}, found
-
-
-@pytest.mark.sampled(3)
-def test_reductions_in_fewer_launches() -> None:
-    """What the recipes for reductions are for; with a torch where they are not, they can go."""
-    found = dict(_written("recipes"))
-    for counts in found.values():
+def test_how_many_kernels_programs_take() -> None:
+    """All counts in one test, because one process makes them: it takes long to begin."""
+    parts: dict[str, list[list[Any]]] = {}
+    for line in _written("recipes reduce concatenate cut"):
+        if len(line) == 1:
+            lines = parts.setdefault(line[0], [])
+        else:
+            lines.append(line)
+    # Kernels of 8, 9, 26 and 64 computed inputs, and of 12 of one tensor; then with the rule.
+    grouped = {count: counts for count, *counts in parts["concatenate"]}
+    assert grouped == {8: [1, 1], 9: [10, 3], 26: [27, 5], 64: [65, 9], "of one": [1, 1]}
+    # Why there is no rule for these: pointwise work on both sides is one kernel already.
+    cut = dict(parts["cut"])
+    assert len(cut) == 12
+    assert set(cut.values()) == {1}, cut
+    # What the recipes for reductions are for; with a torch where they are not, they can go.
+    recipes = dict(parts["recipes"])
+    for counts in recipes.values():
         assert counts["inductor"] > counts["whole_reductions"] == 1
-    assert found["scaled"]["cooperative_reductions"] == 1
-
-
-@pytest.mark.sampled(3)
-def test_reductions_over_few_numbers_are_not_parted() -> None:
-    """Launches without and with the rule, and what it says of each reduction."""
-    found = {name: (*counts, *reasons) for name, *counts, reasons in _written("reduce")}
-    assert found == {
-        "softmax": (5, 1, "measured"),
-        "softmax of more": (5, 5, "cost"),
-        "softmax of many columns": (1, 1, "variant"),
-        "softmax within rows": (1, 1, "variant"),
-        "of one": (5, 1, "measured"),
-        "of one in two dimensions": (5, 1, "measured"),
-        "of one, more": (5, 5, "cost"),
-        "of one, few": (1, 1, "variant"),
-        "variance": (2, 1, "measured"),
-        "variance of more": (2, 2, "cost"),
-        "variance, many results": (2, 1, "measured"),
-        "normed": (3, 1, "measured"),
-        "normed, more": (3, 3, "cost"),
-        "logsumexp": (4, 1, "measured"),
-        "much to do": (2, 1, "measured"),
-        "much to do for more": (2, 2, "cost"),
-        "much to do for many": (2, 2, "cost"),
-        "little to do": (2, 1, "measured"),
-        "two operands": (2, 2, "cost"),
-        "much to do for one": (2, 2, "cost"),
-        "middle": (2, 1, "measured"),
-        "middle, kept": (3, 1, "measured"),
-        "by a negative number": (2, 1, "measured"),
-        "transposed": (2, 1, "measured"),
-        "rows of a transposed": (1, 1, "variant"),
-        "whether any": (2, 1, "measured"),
-        "in double precision": (2, 2, "variant"),
-        "its rows first": (2, 2, "variant"),
-        "switched off": (5, 5, "rule_off"),
-        "the user's": (5, 5, "variant"),
-        "op by op": (5, 5, "variant"),
-        "sizes vary": (0, 0, "variant"),
-    }
+    assert recipes["scaled"]["cooperative_reductions"] == 1
+    # Launches without and with the rule, and what it says of each reduction.
+    reduced = {name: (*counts, *reasons) for name, *counts, reasons in parts["reduce"]}
+    assert reduced == REDUCED

@@ -165,7 +165,6 @@ assert all(table.find(f"{sys.argv[3]}/{n}") for n in range(40))
 """
 
 
-@pytest.mark.sampled(2)
 def test_two_processes_never_leave_half_a_file(tmp_path: Path) -> None:
     path = open_table(DEVICE, tmp_path).path
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
