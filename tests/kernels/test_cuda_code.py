@@ -76,7 +76,9 @@ def test_kernels_are_launched_as_inductor_launches_its_own() -> None:
 
 def test_a_kernel_in_cuda_is_called() -> None:
     """With what may vary as numbers, and nothing of it left as an operator."""
-    for varies, code in _written("call"):
+    made = _written("call")
+    assert [varies for varies, _ in made] == [False, True]
+    for varies, code in made:
         called = code.split("def call")[1].split("def get_args")[0]
         assert "ops.fusepass" not in called
         assert code.count("fusepass.kernels.gemm.hopper.launch") == 1
