@@ -80,13 +80,13 @@ def lower_call(low: MaskLowering, node: fx.Node) -> FullTensor | None:
         place: Any = node.args[1]
         part: FullTensor = parts[place]
         return replace(part, node=low.add(node, operator.getitem, made, place))
-    wholes = [low.whole[n] for n in node.all_input_nodes if n in low.whole]
-    selected = {n: low.whole[n].node for n in node.all_input_nodes if n in low.whole}
-    if not wholes:
+    held = {n: low.whole[n] for n in node.all_input_nodes if n in low.whole}
+    if not held:
         return None
+    selected = {n: whole.node for n, whole in held.items()}
     in_place = node.target in IN_PLACE_OPERATORS or (name.endswith("_") and not name.endswith("__"))
     plain = name.removesuffix("_") if in_place else name
-    first = _alike(low, wholes)
+    first = _alike(low, [*held.values()])
     if plain in _ELEMENTWISE and (plain not in ("max", "min") or _is_of_two(node)):
         made, exact = _elementwise(low, node, plain, first, selected, in_place=in_place)
     elif in_place:
@@ -96,7 +96,7 @@ def lower_call(low: MaskLowering, node: fx.Node) -> FullTensor | None:
         made, exact = low.again(node, target, selected), plain in _LAID_OUT or plain in GETITEM
     else:
         raise _unsupported_call(node)
-    like = replace(first, node=made, exact=exact and all(whole.exact for whole in wholes))
+    like = replace(first, node=made, exact=exact and all(whole.exact for whole in held.values()))
     traced, value = node.meta.get("example_value"), made.meta["example_value"]
     if isinstance(traced, (tuple, list)):
         pairs = zip(traced, value, strict=True)

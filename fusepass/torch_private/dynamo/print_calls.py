@@ -34,7 +34,6 @@ from fusepass.torch_private.dynamo.stack import is_unused, realized, unused_obje
 from fusepass.torch_private.patches import Patches, Theirs
 
 SpeechHandler = Callable[[Any, "Speaker", list[Any], dict[str, Any], Callable[[], Any]], Any]
-SpeakerHandler = Callable[[Any, int], None]
 
 LOADS = "LOAD_ATTR LOAD_DEREF LOAD_FAST LOAD_GLOBAL LOAD_METHOD LOAD_NAME PUSH_NULL".split()
 _FUNCTIONS: Any = (

@@ -135,11 +135,7 @@ def hook_observed(patches: Patches, on_observed: Callable[[Any, Exception], None
         if not isinstance(raised, ends):
             held = _current_exception(self)
             if held is not None and _ORIGIN not in vars(held):
-                lines = (
-                    (one, line_of(one, one.current_instruction)) for one in frames_outwards(self)
-                )
-                found = [(o.f_code.co_filename, at, function_name(o.f_code)) for o, at in lines]
-                setattr(held, _ORIGIN, found)
+                setattr(held, _ORIGIN, [*map(_place, frames_outwards(self))])
             stated = self.current_instruction.opname in ("RAISE_VARARGS", "RERAISE")
             if not stated or is_dynamos_file(self.f_code.co_filename):
                 on_observed(self, raised)
