@@ -34,8 +34,8 @@ class Place:
 
     Attributes:
         rule: that decides about it, by its name in the report.
-        instruction: the same when the frame starts again.
-        position: in the source, the same in resumed functions.
+        instruction: where it is in the code traced, the same when the frame starts again.
+        position: where it is in the source, the same in resumed functions.
         file, line: for the report.
         dtype: of the tensor, where a number is read from one.
     """
@@ -65,13 +65,14 @@ class BranchSite:
     Attributes:
         branch: what the rules will read.
         speculation: Dynamo's checkpoint, through which the capture can still be taken back.
+        decision: about the branch, for the report.
         place: of the jump.
         select: the select node, once it exists (None when the arms leave nothing that differs).
         pairs: nodes the arms left, as (taken, other).
         items: numbers its condition was made of, which go back with it.
-        inside: sites of the branches it stands in.
+        inside: of a branch whose arm only raises, the sites of the branches around it.
         leaves_numbers: whether a Python number differs between the arms.
-        leads_to: of a test made together with the next, the jump that follows both.
+        leads_to: if the test is made together with the next one, the jump that follows both.
     """
 
     branch: Branch
@@ -165,7 +166,10 @@ class Frame:
         return self.next_id
 
     def tests_before(self, jump: Instruction, until: BranchSite | None = None) -> list[BranchSite]:
-        """The sites whose tests were made together with that of a jump, which was met last."""
+        """The sites whose tests were made together with the later test of a jump, last first.
+
+        Sites from ``until`` on are left out.
+        """
         known = self.sites if until is None else self.sites[: self.sites.index(until)]
         jumps, found = {jump}, []
         for site in reversed(known):

@@ -2,10 +2,10 @@
 
 ``torch._assert`` tests and raises like the ``assert`` statement it wraps, and is traced as one;
 so are ``torch._check`` and its kin where they ask for numbers that are not read. What torch asks of
-a number while it is traced (object_identity.py) hides one, too.
-``equal`` and ``allclose`` read a number back; where it is only tested, the comparison of all
-elements stays the 0-d tensor it is on the device. Extrema raise where there is nothing, variances
-warn where there is too little (masks/selection_events.py).
+a number while it is traced (scalars/object_identity.py) hides one, too. ``equal`` and ``allclose``
+read a number back; where it is only tested, the comparison of all elements stays the 0-d tensor it
+is on the device. Extrema raise where there is nothing, variances warn where there is too little
+(masks/selection_events.py).
 """
 
 from __future__ import annotations

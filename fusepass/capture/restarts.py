@@ -53,7 +53,7 @@ def keep(frame: Frame, place: Place, code: Reason, text: str) -> None:
 
 
 def keep_branch(frame: Frame, place: Place, why: Why, site: BranchSite | None = None) -> None:
-    """The same of a branch, and of those tested together with it, which the break follows, too."""
+    """The same for a branch, and for those tested with it: the break follows their tests, too."""
     keep(frame, place, *why)
     for other in frame.tests_before(place.instruction, site):
         keep(frame, other.place, *why)

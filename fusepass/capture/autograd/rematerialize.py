@@ -61,7 +61,9 @@ class _RematerializedGraph:
 
 
 def rematerialize_in_arms(graph: fx.Graph, lost: dict[int, Why], fake_mode: Any) -> bool:
-    """Compute again in arms what sites would be given back for, in a complete graph.
+    """Compute again, in the arms of some sites, operations that only one arm needs gradients of.
+
+    ``lost`` has the sites of a complete graph that would be given back, each with the reason.
 
     Returns:
         Whether arms gained nodes: ask about their gradients again.

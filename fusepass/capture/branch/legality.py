@@ -75,9 +75,9 @@ class BranchVerdict:
 def mark_total_functions(translator: Any, nodes: list[fx.Node]) -> None:
     """Mark the calls of a custom ``autograd.Function`` that are total, forward and backward.
 
-    In training Dynamo records one as a call of a higher-order operator with two graphs. The arm not
-    taken runs both, the backward with a zero gradient; what comes out of that the gates of its
-    operands keep back, as they do for any operation.
+    In training Dynamo records such a call as one of a higher-order operator with two graphs. The
+    arm that is not taken runs both, the backward with a zero gradient. The gates of its operands
+    keep back what comes out of that, as for any operation.
     """
     for node in nodes:
         if op_name(node) == "autograd_function_apply":

@@ -9,8 +9,8 @@ keeps it: a class and attributes still to be set, which now are the joined ones.
 
 Attributes and buffers of older objects (``self.x_min = …``, ``register_buffer``) are writes that
 Dynamo keeps pending until the graph has run. Between the arms they are taken out again, and where
-the arms meet each attribute is bound once, to the selected value. One that one arm only binds stays
-a graph break: not taken, eager leaves the very object that was there.
+the arms meet each attribute is bound once, to the selected value. An attribute that only one arm
+binds stays a graph break: where eager takes the other arm, the older object itself stays.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def merge_locals(
 
 
 def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
-    """Join two tracked values, if need be into a pending one; refuse what no graph can hold."""
+    """Join two tracked values, into a pending one where they differ, or refuse them."""
     if taken is other:
         return taken
     taken, other = stack.realized(taken), stack.realized(other)
@@ -376,7 +376,7 @@ def merge_attributes(
 ) -> list[tuple[Any, Any, Any]]:
     """Join what the arms bound, as (tracked object, name, merged value).
 
-    An attribute that one arm only binds is refused.
+    An attribute that only one arm binds is refused.
     """
     merged = []
     for place in [*taken.bound, *(p for p in other.bound if p not in taken.bound)]:

@@ -56,9 +56,10 @@ def short_circuit_at(
 
 
 def join_tests(branch: OpenBranch, chain: ShortCircuit) -> BranchSite:
-    """Make all tests of a chain; the translator then stands at its last jump, one truth on top.
+    """Make all tests of a chain as one.
 
-    Where that cannot be done the frame starts again, and takes the tests one by one.
+    The translator then stands at the last jump, with the truth of all on top of its stack. Where
+    the tests cannot be made as one, the frame starts again, and takes them one by one.
     """
     try:
         return _join_tests(branch, chain)

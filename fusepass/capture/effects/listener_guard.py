@@ -67,7 +67,7 @@ class ListenerCheck:
 
 
 def add_listener_checks(translator: Any, frame: Any, questions: Iterable[Question]) -> None:
-    """Have a frame ask questions before each call; one that is true already it need not ask."""
+    """Have a frame ask questions before each call, except those whose answer is yes already."""
     for question in questions:
         if question():
             continue

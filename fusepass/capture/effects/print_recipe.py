@@ -59,7 +59,7 @@ class Utterance:
     Attributes:
         recipe: writes down the recipe of the line.
         listener: code of the program that hears the line and could look around, or None.
-        questions: whether somebody hears it, or it may not wait, asked again in later calls.
+        questions: asked before later calls, too: whether somebody hears it, or it may not wait.
         wanted: says whether the line is written at all (asked once per call); None if it always is.
         frame: the frame of the program that makes the call, where it is not the innermost.
     """

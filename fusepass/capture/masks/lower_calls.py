@@ -72,7 +72,7 @@ _LAID_OUT = frozenset(
 
 
 def lower_call(low: MaskLowering, node: fx.Node) -> FullTensor | None:
-    """Make a call that gives a selected tensor for all elements; None for any other call."""
+    """Lower a call on what a mask selected to all elements; None for any other call."""
     name = str(op_name(node))
     source: Any = node.args[0] if node.args else None
     if name in GETITEM and source in low.parts:

@@ -60,7 +60,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def lower_reduction(low: MaskLowering, node: fx.Node) -> fx.Node | None:
-    """Make a reduction over what was selected of all elements; None for any other call."""
+    """Lower a reduction of what a mask selected to all elements; None for any other call."""
     call = normal_call(node)
     given = dict(call.args) if call is not None else {}
     source = given.get("self")
@@ -218,9 +218,9 @@ _HOW = ("none", "sum", "mean", "batchmean")
 
 
 def loss(low: MaskLowering, node: fx.Node) -> fx.Node | FullTensor | None:
-    """Make a loss of what was selected of all elements; None for any other call.
+    """Lower a loss of what a mask selected to all elements; None for any other call.
 
-    A loss that is not reduced is selected itself.
+    A loss that is not reduced is given for all elements, as what is selected itself.
     """
     if node.op != "call_function":
         return None

@@ -116,7 +116,7 @@ class MaskLowering:
             made.graph.erase_node(made)
 
     def lower_gather(self, node: fx.Node) -> FullTensor | None:
-        """Make ``x[mask]`` or ``masked_select(x, mask)`` for all elements; None for others."""
+        """Lower ``x[mask]`` or ``masked_select(x, mask)`` to all elements; None for others."""
         source: Any
         name = op_name(node)
         source, index = gathered(node) or (None, None)

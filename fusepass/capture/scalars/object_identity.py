@@ -1,11 +1,12 @@
 """Answer ``is``, ``in`` and torch's questions for numbers that are not read yet.
 
-Whether a truth value is True it says itself; ``n in numbers`` is whether it equals one of them, or
-is the same object. Which object any other number is can only be told when it is known.
+For a truth value ``b``, ``b is True`` is ``b``. ``n in numbers`` says whether ``n`` equals one of
+the numbers, or is the same object. Which object any other number is, is known only once the number
+is read.
 
-``statically_known_true(n == 3)`` and its relatives ask nothing when the program runs: of a number
-in Python it is ``n == 3``. Dynamo answers while it traces, so of a number that nobody has read,
-wrongly. Where the answer of eager is not known, the number is read.
+In eager ``n`` is a number of Python, and ``statically_known_true(n == 3)`` gives ``n == 3``. Dynamo
+answers such a question while it traces, and so wrongly for a number that is not read. Where eager's
+answer is not known, the number is read.
 """
 
 from __future__ import annotations
@@ -210,8 +211,9 @@ IDENTITY = IdentityHandlers(on_same, on_equal, on_kind, on_contains)
 
 
 _NUMBER = "bool int float"
-# What a function says, and of which kinds of numbers: the number itself, a constant, the negation,
-# or all or any of its arguments. It raises for other kinds, or what it says of them is not known.
+# What a function of torch gives, and for which kinds of numbers: the number itself, a constant, the
+# negation, or whether all or any of its arguments hold. For other kinds it raises, or what it gives
+# is not known.
 _ANSWERS: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(
         """
@@ -252,7 +254,7 @@ def answered(
     kwargs: dict[str, Any],
     call: Callable[[], Any],
 ) -> Any:
-    """The tracked answer of such a function."""
+    """The tracked result of a function that asks what torch knows about a number."""
     given = [realized(value) for value in (*args, *kwargs.values())]
     unknown = [value for value in given if left_unknown(frame, value)]
     if not unknown:

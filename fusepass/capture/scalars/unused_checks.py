@@ -3,7 +3,7 @@
 ``n = int(x.max())`` raises for NaN and infinity whether or not ``n`` is used, and so does
 ``1 / len(x[mask])``. Dynamo takes a number without a use out of a complete graph, and its exception
 with it. So such a number may go only where making it cannot raise, by its operation or by what its
-operands can be. Asked before Dynamo takes them out.
+operands can be. That is found out before Dynamo takes numbers out.
 """
 
 from __future__ import annotations

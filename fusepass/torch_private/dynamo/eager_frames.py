@@ -95,7 +95,8 @@ def as_written(frame: FrameType, *, with_locals: bool = True) -> WrittenFrame | 
 
 
 _CALLING = eval_frame.__file__  # the file in which compiled code is called
-_ENDS = frozenset((convert_frame.__file__, _CALLING, guards.__file__))  # of a walk outwards
+# Files whose frames end a walk outwards.
+_ENDS = frozenset((convert_frame.__file__, _CALLING, guards.__file__))
 _SAY_WHY = {"check_verbose", "get_guard_fail_reason_helper"}  # functions of Dynamo
 
 

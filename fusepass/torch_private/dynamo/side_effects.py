@@ -117,10 +117,10 @@ def bind_attribute(effects: Any, item: Any, name: Any, value: Any) -> None:
 
 
 def hook_classes(patches: Patches, is_ours: IsOurs) -> None:
-    """Let a tensor be of its class behind a call that writes it.
+    """Keep the class of a tensor behind a call that writes it.
 
-    Before torch 2.15 Dynamo then takes the class from the fake tensor, which for a subclass without
-    tensors of its own is an ordinary one.
+    Before torch 2.15 Dynamo then takes the class of the fake tensor. For a subclass without tensors
+    of its own, that is an ordinary tensor.
     """
 
     def keeping(theirs: Theirs, self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:

@@ -79,8 +79,9 @@ def hook_errors(
 def fails_on_fakes(error: BaseException) -> bool:
     """Whether a call of the program fails on fake tensors, and neither torch nor fusepass fails.
 
-    A RuntimeError of such a call Dynamo reports as what it is, an IndexError it lets through. A
-    size of what is cut from an empty tensor by an unknown number it cannot name.
+    Dynamo reports a RuntimeError of such a call as what it is, and lets an IndexError through.
+    Where an unknown number cuts a piece from an empty tensor, Dynamo has no name for the size of
+    the piece, and fails.
     """
     if gives_unknown_sizes(error):
         return True

@@ -3,8 +3,8 @@
 Run on torch 2.11 to 2.15.
 
 Plain Dynamo ends with an internal error where a NaN, or a bool beside an integer that varies, comes
-into a frame that it compiled for any number. It takes a number in an f-string for a number, does
-not find a text that is made of a number, and drops writes to numbers that are inputs of a graph.
+into a frame that it compiled for any number. It traces an f-string of a number as the number, does
+not find a key whose text is made of a number, and drops writes to numbers that a graph is given.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def hook_numbers(patches: Patches, handlers: NumberHandlers) -> None:
     """Put handlers in front of what Dynamo does with numbers."""
 
     def as_tensor(theirs: Theirs, self: Any, tx: Any, dtype: Any) -> Any:
-        made = theirs(self, tx, dtype)  # a float, to hand it out of the graph
+        made = theirs(self, tx, dtype)  # Dynamo hands a float out of a graph as a tensor
         handlers.read_late(made.as_proxy().node)
         return made
 
