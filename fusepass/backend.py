@@ -6,6 +6,7 @@ backend="fusepass")`` finds :func:`fusepass` through the package's entry point.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,9 +14,8 @@ import torch
 from torch import fx
 
 from fusepass import tune
-from fusepass.capture import dynamo_hooks
 from fusepass.default_rules import graph_rules
-from fusepass.errors import FusepassError
+from fusepass.errors import FusepassError, UnsupportedVersion
 from fusepass.inductor.faults import steer
 from fusepass.inductor.frozen_weights import with_frozen_weights_check
 from fusepass.inductor.hand_off import hand_off, hook_ddp_cuts
@@ -25,7 +25,7 @@ from fusepass.inductor.settings import layout_settings
 from fusepass.inductor.settings_search import compiled_with_fastest_config
 from fusepass.options import Options
 from fusepass.report import log, warn_once
-from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.report.decision import Decision, Outcome, Reason, Station, in_short
 from fusepass.report.host_syncs.graph import waits_in_graph
 from fusepass.rewrite.apply.graph_rule_driver import innermost_first, rewrite
 from fusepass.rewrite.apply.rounds import apply_rules
@@ -34,6 +34,7 @@ from fusepass.rewrite.registry import active_rules
 from fusepass.torch_private.dynamo.compile_state import allow_registering_twice, transparent
 from fusepass.torch_private.dynamo.saved_tensors import saving_masks_unhooked, saving_unhooked
 from fusepass.torch_private.inductor.compile import reset_cudagraphs
+from fusepass.torch_private.versions import version_text
 
 allow_registering_twice()  # threads that compile first at once are all still to register it
 
@@ -133,5 +134,10 @@ def reset() -> None:
 fusepass.reset = reset  # type: ignore[attr-defined]
 
 # Station 1: Dynamo asks capture at each branch of a frame that is compiled for this backend.
-dynamo_hooks.install(fusepass)
+try:
+    from fusepass.capture import dynamo_hooks
+except (ImportError, AttributeError) as error:  # a torch without a name that capture needs
+    warnings.warn(UnsupportedVersion(*version_text(), in_short(error)), stacklevel=2)
+else:
+    dynamo_hooks.install(fusepass)
 hook_ddp_cuts()

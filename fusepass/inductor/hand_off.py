@@ -17,19 +17,17 @@ from fusepass.report import log
 from fusepass.rewrite.apply.graph_rule_driver import rewrite
 from fusepass.rewrite.registry import active_rules
 from fusepass.torch_private.dynamo.compile_state import hook_cuts
-from fusepass.torch_private.dynamo.scalars.scalar_quirks import (
-    has_varying_floats,
-    without_autograd_cache,
-)
 from fusepass.torch_private.inductor import compile as inductor_compile
 from fusepass.torch_private.inductor.checkpoints import checkpoint_as_eager
 from fusepass.torch_private.inductor.compile import (
     compile_decomposed_eager,
     cond_config,
     forward_of,
+    has_varying_floats,
     host_output_config,
     inductor_config_value,
     mode_config,
+    without_autograd_cache,
 )
 from fusepass.torch_private.inductor.passes import chained_passes
 from fusepass.torch_private.patches import Patches

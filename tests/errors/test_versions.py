@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -145,3 +147,42 @@ def test_what_cannot_be_installed_leaves_no_hook(
     finally:
         dynamo_hooks.uninstall()
         dynamo_hooks.install(fusepass_backend)
+
+
+WITHOUT_A_NAME = """
+import sys
+
+import torch
+import torch._dynamo.variables.misc
+
+owner, name = sys.argv[1:]
+delattr(sys.modules[owner], name)
+
+
+def branch(x):
+    return x * 2 if x.sum() > 0 else x - 1
+
+
+compiled = torch.compile(branch, backend="fusepass", options={"codegen": "eager"})
+for x in (torch.ones(2), -torch.ones(2)):
+    assert torch.equal(compiled(x), branch(x))
+"""
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        ("torch._dynamo.variables.misc", "LoggingLoggerVariable"),
+        ("torch._dynamo.variables", "SkipFunctionVariable"),
+    ],
+)
+def test_a_torch_without_a_class_that_capture_needs(owner: str, name: str, tmp_path: Path) -> None:
+    """Capture is not even imported there: programs work as without it, after one warning."""
+    script = tmp_path / "program.py"
+    script.write_text(WITHOUT_A_NAME)
+    done = subprocess.run(
+        [sys.executable, str(script), owner, name], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("UnsupportedVersion") == 1
+    assert name in done.stderr

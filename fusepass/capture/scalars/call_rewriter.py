@@ -18,6 +18,7 @@ from torch import fx
 from fusepass.capture.scalars.scalar import MIXED, ScalarTensor, Unfit, kind_of
 from fusepass.graph.dataflow.node_recorder import NodeRecorder, has_same_metadata
 from fusepass.graph.ops.op_names import tensor_value
+from fusepass.graph.safety.dtype_trial import is_there
 from fusepass.report.decision import Reason
 from fusepass.torch_private.fx.graphs import call_target
 from fusepass.torch_private.inductor import lowering
@@ -248,8 +249,3 @@ def refuse_kinds(use: Use) -> None:
 
 def _given(use: Use) -> list[ScalarTensor]:
     return [use.held[node] for node in use.node.all_input_nodes if node in use.held]
-
-
-def is_there(device: torch.device) -> bool:
-    """Whether calls can be tried on a device itself; else they are on the CPU."""
-    return device.type == "cuda" and torch.cuda.is_available()

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.scalars.call_rewriter import is_there
 from fusepass.graph.dataflow.effects import is_random
 from fusepass.graph.dataflow.memory import elements, size, tensors_of
 from fusepass.graph.dataflow.node_recorder import autocasts_at
@@ -249,3 +248,8 @@ def _with_plain_numbers(args: Any) -> Any:
 def _autocast_around(node: fx.Node) -> dict[str, tuple[Any, bool]]:
     """Dtype and whether it is on, of the innermost region that the graph has open, by device."""
     return {str(kind): (dtype, bool(on)) for kind, dtype, on, _ in autocasts_at(node)}
+
+
+def is_there(device: torch.device) -> bool:
+    """Whether calls can be tried on a device itself; else they are on the CPU."""
+    return device.type == "cuda" and torch.cuda.is_available()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -235,3 +236,23 @@ def _on_cpu(node: fx.Node) -> bool:
 def _value(node: fx.Node) -> torch.Tensor | None:
     value = node.meta.get("example_value")
     return value if isinstance(value, torch.Tensor) else None
+
+
+def has_varying_floats(gm: fx.GraphModule) -> bool:
+    """Whether a graph is given a Python float that may differ from call to call."""
+    reads = gm.graph.find_nodes(op="call_method", target="item")
+    floats = (n for n in reads if isinstance(n.meta.get("example_value"), torch.SymFloat))
+    return any(isinstance(n.args[0], fx.Node) and n.args[0].op == "placeholder" for n in floats)
+
+
+def without_autograd_cache() -> contextlib.AbstractContextManager[None]:
+    """AOTAutograd compiles anew, before torch 2.15, where it may take one number for another.
+
+    Where a float is asked for as such, as by what the program keeps of it (``self.rate *= 0.9``),
+    torch compiles for the value of the moment, with a guard, which gets lost where the cache knows
+    the graph from another value (pytorch/pytorch issue 194976).
+    """
+    from torch._functorch import config
+
+    known = torch_version() >= (2, 15)
+    return contextlib.nullcontext() if known else config.patch(enable_autograd_cache=False)

@@ -9,7 +9,6 @@ not find a key whose text is made of a number, and drops writes to numbers that 
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import math
@@ -28,7 +27,6 @@ from torch._dynamo.variables.tensor import SymNodeVariable
 
 from fusepass.torch_private.dynamo.stack import break_graph, constant, is_any_tensor, realized
 from fusepass.torch_private.patches import IsOurs, Patches, Theirs
-from fusepass.torch_private.versions import torch_version
 
 _SCALED = {"method_add_": "alpha", "method_addcdiv_": "value", "method_addcmul_": "value"}
 _CONVERSION = "fusepass_conversion"  # attribute of a number that is shown: the function, or None
@@ -226,23 +224,3 @@ def hook_tensorified(patches: Patches, is_ours: IsOurs) -> None:
                 node.meta["example_value"] = value
 
     patches.put(OutputGraph, "remove_tensorify_specialized_graphargs", of_inputs)
-
-
-def has_varying_floats(gm: fx.GraphModule) -> bool:
-    """Whether a graph is given a Python float that may differ from call to call."""
-    reads = gm.graph.find_nodes(op="call_method", target="item")
-    floats = (n for n in reads if isinstance(n.meta.get("example_value"), torch.SymFloat))
-    return any(isinstance(n.args[0], fx.Node) and n.args[0].op == "placeholder" for n in floats)
-
-
-def without_autograd_cache() -> contextlib.AbstractContextManager[None]:
-    """AOTAutograd compiles anew, before torch 2.15, where it may take one number for another.
-
-    Where a float is asked for as such, as by what the program keeps of it (``self.rate *= 0.9``),
-    torch compiles for the value of the moment, with a guard, which gets lost where the cache knows
-    the graph from another value (pytorch/pytorch issue 194976).
-    """
-    from torch._functorch import config
-
-    known = torch_version() >= (2, 15)
-    return contextlib.nullcontext() if known else config.patch(enable_autograd_cache=False)
