@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -32,35 +32,42 @@ class Difference(AssertionError):
         self.kind, self.path, self.bound, self.certain = kind, path, bound, certain
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor inside nested containers, in order, repeats included."""
+def tensors(value: Any, inside: frozenset[int] = frozenset()) -> Iterator[Tensor]:
+    """Every tensor inside nested containers, in order, repeats included.
+
+    What is reached again from ``inside`` itself (by id), as a node from its child, is left out.
+    """
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors(item)
-    elif isinstance(value, nn.Module):
+    if id(value) in inside:
+        return
+    inside |= {id(value)}
+    if isinstance(value, nn.Module):
         yield from value.parameters()
         yield from value.buffers()
+    for item in _items(value):
+        yield from tensors(item, inside)
     for name, item in attributes(value).items():
         if not isinstance(value, Mapping) or name not in value:  # no key that is also an attribute
-            yield from tensors(item)
+            yield from tensors(item, inside)
 
 
-def containers(value: Any) -> Iterator[Any]:
+def containers(value: Any, inside: frozenset[int] = frozenset()) -> Iterator[Any]:
     """Every list, dict, set and object inside nested ones, outermost first, repeats included."""
+    if id(value) in inside:
+        return
+    inside |= {id(value)}
     held = attributes(value)
     if isinstance(value, (list, dict, set)) or held:
         yield value
+    for item in (*_items(value), *held.values()):
+        yield from containers(item, inside)
+
+
+def _items(value: Any) -> Iterable[Any]:
     if isinstance(value, Mapping):
-        value = list(value.values())
-    for item in value if isinstance(value, (tuple, list)) else ():
-        yield from containers(item)
-    for item in held.values():
-        yield from containers(item)
+        return list(value.values())
+    return value if isinstance(value, (tuple, list)) else ()
 
 
 def attributes(value: Any) -> dict[str, Any]:

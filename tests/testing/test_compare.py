@@ -101,6 +101,14 @@ def test_an_item_that_is_also_an_attribute_is_found_once() -> None:
     assert [id(one) for one in found] == [id(loss), id(logits)]
 
 
+def test_an_object_that_holds_itself_is_walked_once() -> None:
+    x, child = torch.ones(2), Plain()
+    parent = Plain(tensor=x, child=child, again=[x])
+    child.parent = parent
+    assert list(map(id, tensors(parent))) == [id(x), id(x)]
+    assert sharing(parent)["containers"] == [0, 1, 2]  # the parent, the child, the list
+
+
 def test_a_nested_tensor_is_not_like_an_ordinary_one() -> None:
     x = torch.ones(2)
     with pytest.raises(Difference, match=r"dtype is torch\.float32 in eager, None"):

@@ -48,7 +48,7 @@ class Wait:
 
 
 class Watch:
-    """What is seen while a program runs inside :meth:`watching`.
+    """What is seen while a program runs inside :meth:`call`.
 
     Args:
         entered: codes of functions that run a compiled graph, as for :func:`here`.
