@@ -14,8 +14,9 @@ A difference is marked "words" where only the text of a reason is another one.
 
 This file uses no name of fusepass besides its public functions, so that it runs in old checkouts.
 No clock decides. Where fusepass would time candidates, each gets a time that follows from its name,
-the same in both checkouts. What the device can do at most is measured, so give both the same folder
-with its peaks (``FUSEPASS_CACHE_DIR``); choices that were learned there are not read.
+the same in both checkouts. What the device can do at most is measured. So give each checkout a copy
+of one folder with its peaks (``FUSEPASS_CACHE_DIR``); choices that were learned there are not read.
+In one folder for both, the source of a kernel is recorded only where it is compiled first.
 
 ``compare old.json new.json --renamed old=new`` reads the first record with other names.
 """
