@@ -10,11 +10,11 @@ from typing import Any
 from torch import fx
 
 from fusepass.capture.branch import legality
+from fusepass.capture.branch.attribute_writes import merge_attributes
 from fusepass.capture.branch.merge import (
     Outputs,
     Results,
     merge,
-    merge_attributes,
     merge_locals,
     settle,
 )

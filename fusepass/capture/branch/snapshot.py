@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.branch.merge import AttributeWrites
+from fusepass.capture.branch.attribute_writes import AttributeWrites
 from fusepass.capture.frame_state import Frame, Place
 from fusepass.capture.nodes.events import Modes
 from fusepass.capture.refusal import Refusal

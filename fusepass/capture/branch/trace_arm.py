@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fusepass.capture.branch import snapshot
-from fusepass.capture.branch.merge import attribute_writes
+from fusepass.capture.branch.attribute_writes import attribute_writes
 from fusepass.capture.bytecode.control_flow import EXIT
 from fusepass.capture.bytecode.instructions import RETURNS
 from fusepass.capture.masks.lowering import forget_counts
