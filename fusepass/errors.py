@@ -199,6 +199,28 @@ class CaptureFault(FusepassWarning):
         )
 
 
+class FrameNotCompiled(FusepassWarning):
+    """A function that computes with tensors has no compiled graph at all, and runs in eager mode.
+
+    Args:
+        function: its name, file and line.
+        place: file and line at which its graph breaks.
+        cause: why the graph breaks there.
+        block: in what torch.compile cannot go on behind a break, None if that is not known.
+    """
+
+    def __init__(self, function: str, place: str, cause: str, block: str | None) -> None:
+        within = {None: "there", "try": "in a `try`"}.get(block, f"in a {block}")
+        body = {None: "those lines", "generator": "what the generator computes"}
+        moved = body.get(block, f"the body of the {'`try`' if block == 'try' else block}")
+        super().__init__(
+            f"fusepass: {function} runs in eager mode, without any compiled graph. Its graph "
+            f"breaks at {place}, and torch.compile cannot go on behind a graph break {within}. "
+            f"The graph breaks because: {cause}. Remove that cause, or move {moved} into a "
+            "function of its own: it is then compiled by itself."
+        )
+
+
 class RewriteFault(FusepassWarning):
     """A rewrite failed or changed an output; it was undone and plain Inductor used instead.
 

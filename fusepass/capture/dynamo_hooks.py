@@ -49,6 +49,7 @@ from fusepass.capture.restarts import (
 )
 from fusepass.capture.scalars import item_hooks, object_identity
 from fusepass.capture.scalars.deferred_items import asked_numbers
+from fusepass.capture.skipped_frames import warn_of_skipped
 from fusepass.capture.source_position import here
 from fusepass.errors import UnsupportedVersion
 from fusepass.report import log
@@ -349,3 +350,6 @@ def _on_skip(translator: Any, error: Exception) -> None:
         )
         why = code, f"{what} follows, at {graph_breaks.ends_at(translator, error)}"
         restart_without(frame, dict.fromkeys(frame.selections.values(), why))
+    frame = any_frame_of(translator.output)
+    if frame is not None:
+        warn_of_skipped(translator, frame, error)

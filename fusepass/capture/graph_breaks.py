@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fusepass.capture.frame_state import Frame
 from fusepass.capture.source_position import Line, in_program, lines_traced
@@ -88,29 +88,53 @@ _GIVES_UP = {
 }
 
 
+class Cause(NamedTuple):
+    """Why a graph breaks.
+
+    Attributes:
+        place: file and line of the program's statement.
+        code, text: the reason.
+        innermost: the line of a library or of the program that the graph breaks in.
+        is_kept: whether capture has left the graph break there, and has said why.
+    """
+
+    place: Place
+    code: Reason
+    text: str
+    innermost: Place
+    is_kept: bool
+
+
+def cause_of(translator: Any, frame: Frame, reason: str, error: BaseException | None) -> Cause:
+    """The cause of a graph break: what capture has on record there, or what Dynamo says."""
+    lines = lines_to(translator, error, reason)
+    place = in_program(translator, lines)
+    kept = log.log_of(frame.compiler).kept.values()
+    known = {(d.file, d.line): d for d in kept if d.station is Station.CAPTURE}
+    inner = _innermost(lines)
+    for one in (place, *(line[:2] for line in lines)):
+        if one in known:
+            return Cause(one, known[one].reason_code, known[one].reason, inner, is_kept=True)
+    return Cause(place, *_why(translator, reason), inner, is_kept=False)
+
+
 def decide(translator: Any, frame: Frame, reason: str, error: BaseException | None) -> None:
     """Put a graph break on record, and why it is, if capture has not said that already."""
     if _is_empty_comprehension(translator):  # of a function that runs in eager mode
         return
-    lines = lines_to(translator, error, reason)
-    place = in_program(translator, lines)
-    known = {
-        (d.file, d.line)
-        for d in log.log_of(frame.compiler).kept.values()
-        if d.station is Station.CAPTURE
-    }
-    ours = next((one for one in (place, *(line[:2] for line in lines)) if one in known), None)
+    cause = cause_of(translator, frame, reason, error)
     code, text = _why(translator, reason)
-    log.graph_break(frame.compiler, text, *(ours or place))
-    if ours is not None:
+    log.graph_break(frame.compiler, text, *cause.place)
+    if cause.is_kept:
         return
-    key = (*_innermost(lines), "graph_break", *place, text)
+    key = (*cause.innermost, "graph_break", *cause.place, text)
     gives_up = next((how for mark, how in _GIVES_UP.items() if mark in reason), None)
     if gives_up is not None:
-        text += f"; {gives_up.format(_function(translator))}"
+        text += f"; {gives_up.format(name_of(translator))}"
     elif key in log.log_of(frame.compiler).kept:
         return
-    decision = Decision(Station.TRACE, "graph_break", Outcome.REJECTED, code, text, "keep", *place)
+    where = cause.place
+    decision = Decision(Station.TRACE, "graph_break", Outcome.REJECTED, code, text, "keep", *where)
     log.kept(frame.compiler, decision, key)
 
 
@@ -145,7 +169,8 @@ def _is_empty_comprehension(translator: Any) -> bool:
     return not any(node.op.startswith("call") for node in translator.output.graph.nodes)
 
 
-def _function(translator: Any) -> str:
+def name_of(translator: Any) -> str:
+    """The function that is being compiled, for a person."""
     name = function_name(translator.f_code)
     return "the function" if name.startswith("<") else f"`{name}`"
 

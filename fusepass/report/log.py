@@ -77,6 +77,7 @@ class CompileLog:
             its backward, by the code of the function.
         inside: functions of libraries that lines of the program call, where something of a line is
             decided; by file and line, and by file and line of what is decided there.
+        warned: functions of which a warning has said that they have no graph.
     """
 
     graphs: list[GraphRecord] = field(default_factory=list)
@@ -85,6 +86,7 @@ class CompileLog:
     settled: dict[tuple[Any, ...], str] = field(default_factory=dict)
     saved_names: dict[CodeType, set[str]] = field(default_factory=dict)
     inside: dict[tuple[str, int], dict[tuple[str, int], str]] = field(default_factory=dict)
+    warned: set[tuple[str, int, str]] = field(default_factory=set)
 
 
 _lock = threading.RLock()

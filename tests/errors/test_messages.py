@@ -33,6 +33,14 @@ MADE = [
     ),
     (errors.CacheDamaged("/cache/a.so", "/cache", "too short"), ["/cache/a.so", "Delete the file"]),
     (errors.CaptureFault("f.py:3", "no"), ["f.py:3", "report"]),
+    (
+        errors.FrameNotCompiled("`f` (f.py:3)", "f.py:5", "it prints", "loop"),
+        ["`f` (f.py:3)", "f.py:5", "it prints", "body of the loop", "function of its own"],
+    ),
+    (
+        errors.FrameNotCompiled("`f` (f.py:3)", "f.py:5", "it prints", None),
+        ["cannot go on behind a graph break there", "move those lines"],
+    ),
     (errors.RewriteFault("r", "no"), ["'r'", "report"]),
     (errors.RuleCheckFault("r", "f.py:3", "check raised"), ["f.py:3", "check raised", "Mend"]),
     (errors.OptionsChanged(), ["reset"]),
