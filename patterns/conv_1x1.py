@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.fusion.aten_to_epilogue import FLOATS
-from fusepass.fusion.conv.chain import PERMUTE, RESHAPE, ChannelWriter
+from fusepass.fusion.conv.conv_epilogue import PERMUTE, RESHAPE, ChannelWriter
 from fusepass.fusion.conv.matrix_form import (
     TO_NCHW,
     TO_NHWC,

@@ -30,8 +30,8 @@ from fusepass.fusion.conv.matrix_form import (
     region_of_matmul,
     try_matrix_form,
 )
-from fusepass.fusion.emit import sizes_of, write_call
 from fusepass.fusion.kernel_ir.epilogue import evaluate, parse
+from fusepass.fusion.write_kernel_call import sizes_of, write_call
 from fusepass.kernels.conv import implicit_gemm as kernel
 from fusepass.kernels.conv.implicit_gemm_source import ConvShape, ConvTile
 from fusepass.kernels.gemm.baseline import run_epilogue

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
-from fusepass.fusion.conv.chain import (
+from fusepass.fusion.conv.conv_epilogue import (
     ADD,
     CONVERT,
     MUL,

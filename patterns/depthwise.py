@@ -27,7 +27,7 @@ from fusepass.fusion.conv.matrix_form import (
     region_of_matmul,
     try_matrix_form,
 )
-from fusepass.fusion.emit import sizes_of, write_call
+from fusepass.fusion.write_kernel_call import sizes_of, write_call
 from fusepass.kernels.conv import depthwise as kernel
 from fusepass.kernels.conv.depthwise_launch import prepare
 from fusepass.kernels.conv.depthwise_source import DepthwisePatch, DepthwiseShape, shape_of

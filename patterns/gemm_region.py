@@ -35,11 +35,11 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
-from fusepass.fusion.emit import operands_of, reshaped, sizes_of, write_call, x_of
 from fusepass.fusion.extern_calls import any_feeds_generated_code
 from fusepass.fusion.gemm.grow import GemmRegion, NoRegion, is_gemm, region_at, without_views
 from fusepass.fusion.gemm.one_row import made_by_inductor
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, evaluate, parse
+from fusepass.fusion.write_kernel_call import operands_of, reshaped, sizes_of, write_call, x_of
 from fusepass.kernels.gemm import op as kernel
 from fusepass.kernels.gemm.baseline import reduce_partial_results, run_epilogue, unfused
 from fusepass.kernels.gemm.hopper.launch import prepare

@@ -30,7 +30,6 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
-from fusepass.fusion.emit import sizes_of, write_call
 from fusepass.fusion.extern_calls import any_feeds_generated_code, is_computed_by_generated_code
 from fusepass.fusion.gemm.grow import (
     GemmRegion,
@@ -45,6 +44,7 @@ from fusepass.fusion.gemm.region import operands_of
 from fusepass.fusion.gemm.siblings import SiblingGemms, siblings_of
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, evaluate
 from fusepass.fusion.kernel_ir.norm import normalize
+from fusepass.fusion.write_kernel_call import sizes_of, write_call
 from fusepass.graph.safety.saved_for_backward import saved_bytes_limit
 from fusepass.kernels.gemm import normed_gemms as kernel
 from fusepass.kernels.gemm import op, sibling_gemms

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
 from fusepass.fusion.aten_to_epilogue import NoRegion, calls_of
-from fusepass.fusion.conv.chain import (
+from fusepass.fusion.conv.conv_epilogue import (
     ADD,
     CONVERT,
     MUL,
