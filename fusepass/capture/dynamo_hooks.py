@@ -21,7 +21,7 @@ from torch import fx
 
 from fusepass.capture import error_recovery, fake_dtypes, graph_breaks, hidden_tests
 from fusepass.capture.autograd import select_identity
-from fusepass.capture.branch import raise_arm
+from fusepass.capture.branch import phi_uses, raise_arm
 from fusepass.capture.branch.fork import fork
 from fusepass.capture.bytecode import own_handlers, try_blocks
 from fusepass.capture.bytecode.control_flow import region_of
@@ -60,6 +60,7 @@ from fusepass.torch_private.dynamo import (
     guards,
     hooks,
     identity,
+    phi,
     print_calls,
     saved_tensors,
     side_effects,
@@ -129,6 +130,7 @@ def _put_hooks(*, capture: bool) -> Callable[[], None]:
                 on_import=_on_import,
                 on_speaker=print_hooks.on_speaker,
             )
+            phi.hook_phis(patches, phi_uses.PHIS)
             hooks.hook_items(patches, item_hooks.on_item, item_hooks.on_list)
             unbacked_scalars.hook_numbers(patches, item_hooks.NUMBERS)
             identity.hook_identity(patches, object_identity.IDENTITY)

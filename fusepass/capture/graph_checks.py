@@ -28,7 +28,7 @@ from fusepass.capture.mutation.saved_by_arms import (
     written_after_saved,
     written_behind,
 )
-from fusepass.capture.nodes.predicate import copy_predicates
+from fusepass.capture.nodes.predicate import copy_predicates, settle_held
 from fusepass.capture.refusal import Refusal, fault
 from fusepass.capture.restarts import (
     restart_leaving,
@@ -106,6 +106,7 @@ def _settle_effects(
     What cannot stay as it is goes back: the frame starts again.
     """
     _leave_unseen(frame, gm)
+    settle_held(gm.graph)
     late = settle_items(gm, frame)
     late += settle_masks(gm, frame, output_graph)
     copy_predicates(gm.graph, fake_mode_of(gm))

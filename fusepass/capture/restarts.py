@@ -22,7 +22,13 @@ from fusepass.torch_private.dynamo.hooks import Attempts
 Why = tuple[Reason, str]
 Captured = int | Place  # the site of a branch or of a sink, or where something else is asked for
 One = TypeVar("One", bound=Captured)
-_AFRESH = ("chain", "frame", "print")  # without them the frame may take another way before them
+NUMBERS = "numbers"  # among what is left: tensor work with numbers that differ between arms
+_AFRESH = (
+    "chain",
+    "frame",
+    "print",
+    NUMBERS,
+)  # without them the frame may take another way before them
 
 
 def is_kept(frame: Frame, place: Place) -> bool:
@@ -83,9 +89,16 @@ def restart_without(frame: Frame, lost: Mapping[One, Why]) -> None:
         restart_leaving(frame, {(p.rule, p.instruction): why for p, why in places.items()})
     for site in frame.sites:
         if site.branch.site in sites:
+            if site.leaves_numbers and sites[site.branch.site][0] is Reason.PYTHON_VALUE:
+                restart_with_phis(frame, site.place, sites[site.branch.site])
             keep_branch(frame, site.place, sites[site.branch.site], site)
             restart_reading(frame, site.items, site.place, sites[site.branch.site])
             site.speculation.fail_and_restart_analysis(False)
+
+
+def restart_with_phis(frame: Frame, branch: Place, why: Why) -> NoReturn:
+    """Start the frame again, the numbers that the arms of a branch leave two known values each."""
+    restart_leaving(frame, {(NUMBERS, branch.instruction): why})
 
 
 def restart_reading(frame: Frame, items: Iterable[fx.Node], branch: Place, why: Why) -> None:

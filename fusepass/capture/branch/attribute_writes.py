@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusepass.capture.branch.merge import Outputs, merge
+from fusepass.capture.branch.merge import merge
+from fusepass.capture.branch.outputs import Outputs
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import side_effects, stack

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,14 +12,10 @@ from torch import fx
 
 from fusepass.capture.branch import legality
 from fusepass.capture.branch.attribute_writes import merge_attributes
-from fusepass.capture.branch.merge import (
-    Outputs,
-    Results,
-    merge,
-    merge_locals,
-    settle,
-)
+from fusepass.capture.branch.merge import merge, merge_locals
+from fusepass.capture.branch.outputs import Outputs, Results, settle
 from fusepass.capture.branch.snapshot import BLOCKS, Arm, OpenBranch, restore_iterators
+from fusepass.capture.branch.stand_ins import stand_in
 from fusepass.capture.bytecode.control_flow import EXIT, live_names
 from fusepass.capture.frame_state import BranchSite
 from fusepass.capture.masks.lowering import remove_data_sizes
@@ -26,12 +23,16 @@ from fusepass.capture.masks.masked_store import lower_masked_stores
 from fusepass.capture.masks.mixed_index import split_mixed_indices
 from fusepass.capture.mutation.shadow_copies import Shadows, shadow_arms, write_back
 from fusepass.capture.nodes.events import is_line, nodes_of
+from fusepass.capture.nodes.predicate import held_predicate
 from fusepass.capture.nodes.select_node import BRANCH, HIDES_GRAD, WRITTEN, Branch, select
 from fusepass.capture.refusal import Refusal
+from fusepass.capture.restarts import NUMBERS, restart_with_phis, why_kept
 from fusepass.capture.scalars.arm_scalars import record_choice
 from fusepass.report.decision import Reason
+from fusepass.torch_private.dynamo import stack
+from fusepass.torch_private.dynamo.phi import PhiVariable, make_phi
 from fusepass.torch_private.dynamo.side_effects import bind_attribute
-from fusepass.torch_private.dynamo.stack import constant_of, proxy_of, realized, wrap_tensor
+from fusepass.torch_private.dynamo.stack import proxy_of, wrap_tensor
 
 
 def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
@@ -44,7 +45,13 @@ def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
     rewritten = _rewrite_arms(branch, {True: taken.nodes, False: other.nodes})
     shadows = rewritten.shadows
     effects = translator.output.side_effects
-    outputs = Outputs(settled=shadows.settled, effects=effects)
+    outputs = Outputs(
+        settled=shadows.settled,
+        effects=effects,
+        number_nodes=why_kept(branch.frame, NUMBERS, branch.place.instruction) is None,
+        is_made=branch.is_made,
+        stand_in=functools.partial(stand_in, branch, rewritten.nodes),
+    )
     merge_states = _merge_returns if branch.join == EXIT else _merge_states
     index, finish = merge_states(branch, taken, other, outputs)
     bound = merge_attributes(taken.writes, other.writes, outputs)
@@ -54,11 +61,12 @@ def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
             (proxy_of(translator, final[True]), proxy_of(translator, final[False]))
         )
     pairs = [(a.node, b.node) for a, b in outputs.pairs]
-    verdict = _check_treatment(branch, pairs, outputs.numbers, rewritten, read)
+    verdict = _check_treatment(branch, pairs, outputs, rewritten, read)
     where = branch.place.file, branch.place.line
     facts = Branch(branch.site, branch.outer, verdict.treatment, verdict.gated, *where)
     site = BranchSite(facts, None, verdict.decision(branch.place), pairs=pairs)
     site.leaves_numbers = bool(outputs.numbers)
+    held = held_predicate(translator, branch.predicate) if outputs.phis else None
     tensors: list[Any] = []
     if pairs:
         site.select, tensors = _record_select(branch, facts, outputs.pairs, verdict, read)
@@ -66,14 +74,25 @@ def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
     elif not outputs.numbers:
         branch.frame.leave_arms((*taken.nodes, *other.nodes), branch.site, branch.outer)
     if outputs.numbers and verdict.treatment != "where":
-        raise Refusal(Reason.PYTHON_VALUE, "a Python number differs between the arms")
+        text = "a Python number differs between the arms"
+        restart_with_phis(branch.frame, branch.place, (Reason.PYTHON_VALUE, text))
     numbers = [record_choice(translator, branch.predicate, pair, facts) for pair in outputs.numbers]
-    results = Results(tensors, numbers, effects)
+    results = Results(tensors, numbers, effects, functools.partial(_phi, branch, held))
     finish(results)
     for item, name, value in bound:
         bind_attribute(effects, item, name, settle(value, results))
     translator.instruction_pointer = translator.start_point = index
     return site
+
+
+def _phi(
+    branch: OpenBranch, held: Any, predicate: Any, taken: Any, other: Any, told: str
+) -> PhiVariable:
+    """A value that is one of two, of an inner branch or (``predicate`` is None) of this one."""
+    translator, tested = branch.translator, predicate or branch.predicate
+    if predicate is not None:
+        held = held_predicate(translator, predicate)
+    return make_phi(translator, tested, held, taken, other, branch.site, told)
 
 
 @dataclass(frozen=True)
@@ -110,14 +129,14 @@ def _rewrite_arms(branch: OpenBranch, nodes: dict[bool, list[fx.Node]]) -> _Func
 def _check_treatment(
     branch: OpenBranch,
     pairs: list[tuple[fx.Node, fx.Node]],
-    numbers: list[tuple[Any, Any]],
+    outputs: Outputs,
     rewritten: _FunctionalArms,
     read: int,
 ) -> legality.BranchVerdict:
     """Choose the treatment by what the arms do and leave; refuse a branch that must stay."""
     predicate = branch.predicate.as_proxy().node
     raises_inside = any(branch.site in inner.inside for inner in branch.frame.sites)
-    left = {getattr(side, "node", side) for pair in (*pairs, *numbers) for side in pair}
+    left = {getattr(side, "node", side) for pair in (*pairs, *outputs.numbers) for side in pair}
     if not rewritten.erased.isdisjoint(left):
         raise Refusal(Reason.SHAPE_MISMATCH, "the arms leave tensors whose size depends on data")
     if raises_inside and rewritten.shadows.finals:
@@ -134,7 +153,13 @@ def _check_treatment(
         text = "an arm both prints and writes what existed before it"
         raise Refusal(Reason.SIDE_EFFECT, text)
     verdict = legality.check_outputs(
-        branch, predicate, pairs, rewritten.nodes, rewritten.partial, read=read
+        branch,
+        predicate,
+        pairs,
+        rewritten.nodes,
+        rewritten.partial,
+        read=read,
+        one_sided=outputs.one_sided,
     )
     if raises_inside and verdict.treatment == "cond":
         raise Refusal(Reason.RAISES, f"an arm raises, and may not always run: {verdict.text}")
@@ -222,26 +247,21 @@ def _merge_returns(
     branch: OpenBranch, taken: Arm, other: Arm, outputs: Outputs
 ) -> tuple[int, Callable[[Results], None]]:
     """Join two arms that both stand before a return: only the returned value matters."""
-    translator = branch.translator
-    a_inst, b_inst = translator.instructions[taken.index], translator.instructions[other.index]
-    left, right = taken.bindings["stack"][-1:], other.bindings["stack"][-1:]
-    if a_inst.opname == "RETURN_CONST" and b_inst.opname == "RETURN_CONST":
-        if type(a_inst.argval) is not type(b_inst.argval) or a_inst.argval != b_inst.argval:
-            raise Refusal(
-                Reason.PYTHON_VALUE, f"the arms return {a_inst.argval!r} and {b_inst.argval!r}"
-            )
+    translator, arms = branch.translator, (taken, other)
+    values, at = [], None
+    for arm in arms:
+        instruction = translator.instructions[arm.index]
+        if instruction.opname == "RETURN_CONST":
+            values.append(stack.constant(instruction.argval))
+        else:
+            at = arm
+            values.append(arm.bindings["stack"][-1])
+    value = merge(*values, "the returned value", outputs)
+    if at is not None:
+        return at.index, _adopt(translator, at, [value])
+    if value is values[0]:
         return other.index, _adopt(translator, other, [])
-    if "RETURN_CONST" in (a_inst.opname, b_inst.opname):
-        first = a_inst.opname == "RETURN_CONST"
-        const, arm, stack = (a_inst, other, right) if first else (b_inst, taken, left)
-        constant, value = constant_of(realized(stack[0]))
-        if not constant or type(value) is not type(const.argval) or value != const.argval:
-            raise Refusal(
-                Reason.PYTHON_VALUE, f"one arm returns {const.argval!r}, the other another value"
-            )
-        return arm.index, _adopt(translator, arm, stack)
-    value = merge(left[0], right[0], "the returned value", outputs)
-    return other.index, _adopt(translator, other, [value])
+    raise Refusal(Reason.PYTHON_VALUE, "the arms return different constants")
 
 
 def _adopt(

@@ -7,7 +7,7 @@ they leave, then what it costs. Facts come from fake tensors, so nothing here de
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -146,11 +146,13 @@ def check_outputs(
     untaken: Refusal | None,
     *,
     read: int,
+    one_sided: Collection[int] = (),
 ) -> BranchVerdict:
     """Check what the arms leave, and choose the treatment that pays.
 
     ``untaken`` says why the arm that is not taken must not run. The program reads the first
-    ``read`` pairs; the others are written back into older memory.
+    ``read`` pairs; the others are written back into older memory. It looks at ``one_sided``
+    pairs only if the arm was taken that made the tensor.
     """
     translator, options, tested = branch.translator, branch.frame.options, tensor_value(predicate)
     if untaken is not None and not pairs:
@@ -163,8 +165,11 @@ def check_outputs(
             raise Refusal(Reason.UNTRACEABLE, "a value at the join has no known shape")
         _check_pair(a, b, tested)
         fakes.append(_fake_select(translator, tested, a, b))
+        position = len(fakes) - 1
+        if position in one_sided:
+            continue
         if _hides_grad(options, a, b, fakes[-1]) and len(fakes) <= read:
-            hides.append(len(fakes) - 1)
+            hides.append(position)
     if tested is None:
         raise Refusal(Reason.PREDICATE, "the tensor tested has no known shape")
     trained = any(fake.requires_grad for fake in fakes)

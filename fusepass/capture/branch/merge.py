@@ -1,7 +1,8 @@
 """Merge the values of two arms, name by name and item by item.
 
 Tensors that differ become outputs of the branch; equal constants and untouched values go through;
-containers built in the arms are joined item by item. Anything else is refused.
+containers built in the arms are joined item by item. Any other two values become a *phi*: a value
+that is one of two, by the predicate (one_sided.py).
 
 An object (a dataclass, a model's output, an instance of any class that is built by ``__init__``
 alone) has been made twice, once in each arm. The one of the arm traced last goes on, as Dynamo
@@ -11,12 +12,10 @@ keeps it: a class and attributes still to be set, which now are the joined ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from torch import fx
-
+from fusepass.capture.branch.one_sided import phi_of
+from fusepass.capture.branch.outputs import Outputs, PendingContainer, PendingPhi
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.arm_scalars import is_choice
 from fusepass.report.decision import Reason
@@ -24,90 +23,6 @@ from fusepass.torch_private.dynamo import containers as torch_containers
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.containers import Container, container_items, kind_of
 from fusepass.torch_private.fx.tensor_kinds import own_rules_of, why_not_plain
-
-
-@dataclass(frozen=True)
-class PendingContainer:
-    """A container to be made once the outputs inside it exist.
-
-    Attributes:
-        like: the one the other arm left.
-        items: joined items, by position or key.
-        attributes: joined attributes, by name.
-    """
-
-    like: Container
-    items: Any
-    attributes: dict[str, Any]
-
-
-@dataclass
-class Outputs:
-    """The pairs of tensors to select between, collected while merging.
-
-    Attributes:
-        pairs: ``(value the taken arm left, value the other arm left)`` as proxies.
-        numbers: the same where one or both are Python numbers.
-        containers: containers joined so far, by the one the taken arm left.
-        settled: the older tensor that a node of an arm is (the result of an in-place call).
-        effects: Dynamo's pending side effects, where objects of the arms have their attributes.
-    """
-
-    pairs: list[tuple[fx.Proxy, fx.Proxy]] = field(default_factory=list)
-    numbers: list[tuple[Any, Any]] = field(default_factory=list)
-    containers: dict[int, tuple[int, PendingContainer]] = field(default_factory=dict)
-    settled: Callable[[fx.Node], fx.Node] = lambda node: node
-    effects: Any = None
-
-    def add(self, taken: Any, other: Any) -> Pending:
-        """Slot for this pair; a pair already there is reused, so aliases stay one tensor."""
-        pair = taken.as_proxy(), other.as_proxy()
-        for position, (a, b) in enumerate(self.pairs):
-            if a.node is pair[0].node and b.node is pair[1].node:
-                return Pending("tensors", position)
-        self.pairs.append(pair)
-        return Pending("tensors", len(self.pairs) - 1)
-
-    def add_number(self, taken: Any, other: Any) -> Pending:
-        """Slot for values of which one or both are Python numbers."""
-        self.numbers.append((taken, other))
-        return Pending("numbers", len(self.numbers) - 1)
-
-    def common(self, taken: Any, other: Any) -> Any:
-        """The one tensor that two tracked values are, or None when they are two."""
-        nodes = [value.as_proxy().node for value in (taken, other)]
-        older = [self.settled(node) for node in nodes]
-        if older[0] is not older[1]:
-            return None
-        for value, node in zip((taken, other), nodes, strict=True):
-            if node is older[0]:
-                return value
-        return stack.with_node(taken, older[0])
-
-
-@dataclass(frozen=True)
-class Pending:
-    """Stands for a value in one list of the results until it exists."""
-
-    of: str
-    position: int
-
-
-@dataclass(frozen=True)
-class Results:
-    """What pending slots are replaced by.
-
-    Attributes:
-        tensors: the outputs of the branch, in order.
-        numbers: the numbers that differ, in order.
-        effects: Dynamo's pending side effects.
-        made: containers rebuilt so far: one pending container gives one object.
-    """
-
-    tensors: list[Any]
-    numbers: list[Any]
-    effects: Any = None
-    made: dict[int, Any] = field(default_factory=dict)
 
 
 def merge_locals(
@@ -157,16 +72,15 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
     if constant and other_constant:
         if _same_constant(value, other_value):
             return taken
-        if _is_number(value) and _is_number(other_value):
+        if outputs.number_nodes and _is_number(value) and _is_number(other_value):
             return outputs.add_number(value, other_value)
-        raise Refusal(
-            Reason.PYTHON_VALUE, f"{what} is {value!r} in one arm and {other_value!r} in the other"
-        )
+        text = f"{what} is {value!r} in one arm and {other_value!r} in the other"
+        return phi_of(taken, other, text, outputs)
     if stack.same_symbol(taken, other):
         return taken
     left = _number_or_tensor(taken, constant, value)
     right = _number_or_tensor(other, other_constant, other_value)
-    if left is not None and right is not None:
+    if outputs.number_nodes and left is not None and right is not None:
         return outputs.add_number(left, right)
     joined = merge_containers(taken, other, what, outputs)
     if joined is not None:
@@ -178,33 +92,9 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
         text = f"{what} is another {one} in each arm, and one of them is older than the arms"
         if container_items(taken) is None:
             text = f"{what} is another {one} in each arm"
-        raise Refusal(Reason.PYTHON_VALUE, text)
-    raise Refusal(Reason.PYTHON_VALUE, f"{what} is {one} in one arm and {two} in the other")
-
-
-def settle(value: Any, results: Results) -> Any:
-    """Replace what :func:`merge` left pending by what now exists."""
-    if isinstance(value, Pending):
-        return getattr(results, value.of)[value.position]
-    if not isinstance(value, PendingContainer):
-        return value
-    made, like = results.made, value.like
-    if id(value) not in made:
-        if like.kind == "object":
-            made[id(value)] = like.value  # it may hold itself
-        items: Any
-        items, attributes = (
-            {key: settle(part, results) for key, part in held.items()}
-            for held in (value.items, value.attributes)
-        )
-        if not isinstance(like.items, dict):
-            items = list(items.values())
-        made[id(value)] = (
-            torch_containers.fill_object(like, results.effects, items, attributes)
-            if like.kind == "object"
-            else torch_containers.rebuilt(like, items)
-        )
-    return made[id(value)]
+        return phi_of(taken, other, text, outputs)
+    text = f"{what} is {one} in one arm and {two} in the other"
+    return phi_of(taken, other, text, outputs)
 
 
 def _is_number(value: Any) -> bool:
@@ -252,7 +142,7 @@ def _describe(value: Any) -> str:
 
 def merge_containers(
     taken: Any, other: Any, what: str, outputs: Outputs
-) -> PendingContainer | None:
+) -> PendingContainer | PendingPhi | None:
     """Join two containers of one class, or None when they are not such a pair.
 
     They must have the same keys, length and attributes, and go by the same names.
@@ -266,7 +156,9 @@ def merge_containers(
             raise Refusal(Reason.PYTHON_VALUE, f"{what} is one object with another in one arm only")
         if key == id(taken) and partner == id(other):
             return joined
-    _check_structure(left, right, what)
+    differs = _difference(left, right, what)
+    if differs is not None:
+        return phi_of(taken, other, differs, outputs)
     joined = PendingContainer(right, {}, {})
     outputs.containers[id(taken)] = (id(other), joined)
     keyed = isinstance(left.items, dict)
@@ -279,17 +171,14 @@ def merge_containers(
     return joined
 
 
-def _check_structure(left: Container, right: Container, what: str) -> None:
+def _difference(left: Container, right: Container, what: str) -> str | None:
+    """Why two containers of one class cannot be joined item by item, or None."""
     name = left.of.__name__
     if left.items is not None and len(left.items) != len(right.items):
-        raise Refusal(
-            Reason.PYTHON_VALUE,
-            f"{what} is a {name} of {len(left.items)} items in one arm and {len(right.items)} in "
-            "the other",
-        )
+        items = f"{len(left.items)} items in one arm and {len(right.items)} in the other"
+        return f"{what} is a {name} of {items}"
     if isinstance(left.items, dict) and list(left.items) != list(right.items):
-        text = f"{what} is a {name} with different keys in the two arms"
-        raise Refusal(Reason.PYTHON_VALUE, text)
+        return f"{what} is a {name} with different keys in the two arms"
     if list(left.ways.items()) != list(right.ways.items()):
-        text = f"{what} is a {name} with different attributes in the two arms"
-        raise Refusal(Reason.PYTHON_VALUE, text)
+        return f"{what} is a {name} with different attributes in the two arms"
+    return None

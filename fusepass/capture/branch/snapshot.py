@@ -14,6 +14,7 @@ from torch import fx
 from fusepass.capture.branch.attribute_writes import AttributeWrites
 from fusepass.capture.frame_state import Frame, Place
 from fusepass.capture.nodes.events import Modes
+from fusepass.capture.nodes.select_node import ARM
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.containers import iterator_states, set_iterator_state
@@ -107,6 +108,11 @@ class OpenBranch:
     def outer(self) -> tuple[int, bool] | None:
         """The arm that the branch stands in."""
         return self.frame.arms[-1] if self.frame.arms else None
+
+    def is_made(self, node: fx.Node) -> bool:
+        """Whether a node was recorded in one of the arms."""
+        tag = node.meta.get(ARM)
+        return tag is not None and tag not in self.frame.arms
 
     def enter(self, arm: bool) -> None:
         """Put the translator at the start of an arm."""

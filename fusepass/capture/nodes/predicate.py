@@ -15,12 +15,15 @@ from torch import fx
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, sites_around
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.arm_scalars import NUMBER
+from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.fx.graphs import known_equal
 from fusepass.torch_private.fx.tensor_kinds import why_not_plain
+
+HELD = "fusepass_held"  # meta key of a copy of a tested tensor that is read behind the graph
 
 
 def as_bool_scalar(translator: Any, tested: Any) -> Any:
@@ -39,6 +42,26 @@ def as_bool_scalar(translator: Any, tested: Any) -> Any:
     if fake.dim() > 0:
         tested = stack.wrap_call(translator, "call_method", "reshape", (tested.as_proxy(), ()), {})
     return tested
+
+
+def held_predicate(translator: Any, predicate: Any) -> Any:
+    """A tested tensor as it is now, to be read behind the graph."""
+    held = stack.wrap_call(translator, "call_method", "clone", (predicate.as_proxy(),), {})
+    held.as_proxy().node.meta[HELD] = True
+    return held
+
+
+def settle_held(graph: fx.Graph) -> None:
+    """Take out copies of tested tensors that nothing reads, or that are as the tensor is."""
+    held = [node for node in graph.nodes if HELD in node.meta]
+    history = WriteHistory(graph) if held else None
+    for node in held:
+        tested: Any = node.args[0]
+        if history is not None and node.users:
+            if history.next_write(memories([tested]), history.moments[node]) is not None:
+                continue
+            node.replace_all_uses_with(tested)
+        graph.erase_node(node)
 
 
 def copy_predicates(graph: fx.Graph, fake_mode: Any) -> None:

@@ -26,6 +26,7 @@ from torch._dynamo.variables import (
     LazyVariableTracker,
     TensorVariable,
 )
+from torch._dynamo.variables.base import AttributeMutationNew
 from torch._dynamo.variables.builder import wrap_fx_proxy
 from torch._dynamo.variables.lists import SizeVariable
 from torch._dynamo.variables.tensor import SymNodeVariable
@@ -115,6 +116,11 @@ def is_existing_mutation(value: Any) -> bool:
     """Whether a tracked value existed before the traced frame started."""
     mutation = getattr(value, "mutation_type", None)
     return mutation is not None and getattr(mutation, "scope", 0) == 0
+
+
+def is_new_object(value: Any) -> bool:
+    """Whether a tracked value is an object that the program made, and Dynamo makes later."""
+    return isinstance(getattr(value, "mutation_type", None), AttributeMutationNew)
 
 
 def wrap_tensor(translator: Any, proxy: fx.Proxy, fake: torch.Tensor) -> Any:

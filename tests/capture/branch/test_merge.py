@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from fusepass.capture.branch import merge as merging
-from fusepass.capture.branch.merge import (
+from fusepass.capture.branch import one_sided
+from fusepass.capture.branch.merge import merge_containers
+from fusepass.capture.branch.outputs import (
     Outputs,
     PendingContainer,
+    PendingPhi,
     Results,
-    merge_containers,
     settle,
 )
 from fusepass.capture.refusal import Refusal
@@ -37,6 +39,7 @@ def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(merging, "merge", merge)
     monkeypatch.setattr(containers, "container_of", container_of)
+    monkeypatch.setattr(one_sided, "_exported", lambda value, *_: value)
     monkeypatch.setattr(containers, "fill_object", fill_object)
     monkeypatch.setattr(containers, "rebuilt", lambda like, items: (like.of, items))
 
@@ -112,9 +115,14 @@ def test_tuples_are_values() -> None:
         (Held("object", Held, x=1, y=2), Held("object", Held, y=2, x=1), "different attributes"),
     ],
 )
-def test_containers_of_different_structure_are_refused(taken: Any, other: Any, text: str) -> None:
-    with pytest.raises(Refusal, match=text):
-        merge_containers(taken, other, "it", Outputs())
+def test_containers_of_different_structure_are_one_of_two(
+    taken: Any, other: Any, text: str
+) -> None:
+    outputs = Outputs()
+    made = merge_containers(taken, other, "it", outputs)
+    assert isinstance(made, PendingPhi)
+    assert text in made.told
+    assert merge_containers(taken, other, "it", outputs) is made
 
 
 def test_containers_of_different_classes_are_refused() -> None:

@@ -173,16 +173,16 @@ KEPT: dict[str, tuple[Arm, Arm, str]] = {
         bind("other", lambda m, x: x[0] * 2),
         "side_effect",
     ),
-    "number": (bind("count", lambda m, x: 1), bind("count", lambda m, x: 2), "python_value"),
+    "number": (bind("count", lambda m, x: 1), bind("count", lambda m, x: 2), None),
     "number_counted": (
         bind("count", lambda m, x: m.count + 1),
         bind("count", lambda m, x: m.count - 1),
-        "python_value",
+        None,
     ),
     "none_or_tensor": (
         bind("maybe", lambda m, x: x[0] * 2),
         bind("maybe", lambda m, x: None),
-        "python_value",
+        None,
     ),
     "other_shape": (
         bind("plain", lambda m, x: x[0] * 2),
@@ -203,7 +203,6 @@ KEPT: dict[str, tuple[Arm, Arm, str]] = {
     ),
     "deleted": (lambda m, x: delattr(m, "other"), nothing, "side_effect"),
 }
-OPEN = {"number", "number_counted"}  # a number may be refused for being written at all
 
 
 def kept_state(module: State) -> Any:
@@ -217,7 +216,7 @@ for name, (taken, other, code) in KEPT.items():
         f"kept_{name}",
         lambda arms=(taken, other): binding_kept(arms),
         TURNS,
-        keep(code) | EFFECT if name in OPEN else keep(code),
+        WHERE if code is None else keep(code),
         state=kept_state,
     )
 

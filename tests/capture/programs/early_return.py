@@ -191,28 +191,28 @@ def returns_another_shape(x: Tensor) -> Tensor:
     return x * 2
 
 
-@FAMILY.program(ONE, keep("python_value"), grad=True)
+@FAMILY.program(ONE, WHERE, grad=True, expect_grad=(keep("none_grad"),))
 def returns_none_or_tensor(x: Tensor) -> Tensor | None:
     if x.sum() > 0:
         return x * 2
     return None
 
 
-@FAMILY.program(ONE, keep("python_value"))
+@FAMILY.program(ONE, WHERE)
 def returns_true_or_false(x: Tensor) -> bool:
     if x.sum() > 0:
         return True
     return False
 
 
-@FAMILY.program(ONE, keep("python_value"), grad=True)
+@FAMILY.program(ONE, WHERE, grad=True, expect_grad=(keep("none_grad"),))
 def returns_other_arity(x: Tensor) -> tuple[Tensor, ...]:
     if x.sum() > 0:
         return x * 2, x * 3
     return (x * 2,)
 
 
-@FAMILY.program(ONE, keep("python_value"), grad=True)
+@FAMILY.program(ONE, WHERE, grad=True, expect_grad=(keep("none_grad"),))
 def falls_off_the_end(x: Tensor) -> Tensor | None:  # type: ignore[return]  # that is the program
     if x.sum() > 0:
         return x * 2

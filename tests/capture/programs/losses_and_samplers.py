@@ -34,7 +34,7 @@ def masked_mean_or_new_zero(loss: Tensor, mask: Tensor) -> Tensor:
     return loss.new_zeros(())
 
 
-@FAMILY.program(fraction, keep("python_value"), grad=True)
+@FAMILY.program(fraction, WHERE, grad=True, expect_grad=(keep("none_grad"),))
 def masked_mean_or_python_zero(loss: Tensor, mask: Tensor) -> Tensor:
     return (loss * mask).sum() / mask.sum() if mask.sum() != 0 else 0.0  # type: ignore[return-value]
 

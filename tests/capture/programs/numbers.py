@@ -213,7 +213,7 @@ def ratio_or_zero_with_gradient(x: Tensor) -> Tensor:
     return (loss + x.mean()) * 2
 
 
-@FAMILY.program(LOSS, VALUE)
+@FAMILY.program(LOSS, WHERE)
 def ratio_or_zero_returned(x: Tensor) -> Tensor | int:
     # The caller gets a tensor, or a number.
     count = (x > 0).sum()

@@ -51,7 +51,7 @@ def leaving(name: str) -> Callable[[Tensor], Any]:
 
 
 for name in LEFT:
-    FAMILY.add(name, lambda name=name: leaving(name), ONE, VALUE)
+    FAMILY.add(name, lambda name=name: leaving(name), ONE, WHERE)
 
 
 @FAMILY.program(ONE, VALUE | WHERE, grad=True)

@@ -270,7 +270,7 @@ def counter_in_default_argument() -> Callable[[Tensor], Any]:
     return run
 
 
-@FAMILY.program(ONE, keep("python_value") | keep("side_effect"))
+@FAMILY.program(ONE, WHERE)
 def log_of_names(x: Tensor) -> tuple[Tensor, str]:
     text = ""
     if x.sum() > 0:

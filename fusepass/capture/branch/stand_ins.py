@@ -1,0 +1,70 @@
+"""Record a tensor in one arm that stands beside one that only the other arm made.
+
+A select chooses between two tensors of one shape, layout, dtype and device. The stand-in is zero:
+code looks at the result only if the other arm was taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.capture.branch.snapshot import OpenBranch, last_node, recorded_since
+from fusepass.capture.nodes.select_node import ARM
+from fusepass.capture.refusal import Refusal
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.report.decision import Reason
+from fusepass.torch_private.dynamo import stack
+from fusepass.torch_private.fx.graphs import size_hint
+from fusepass.torch_private.fx.size_nodes import size_as_node, symbol_nodes
+
+
+def stand_in(branch: OpenBranch, nodes: dict[bool, list[fx.Node]], like: fx.Node) -> fx.Proxy:
+    """A zero tensor like that of a node, in the other arm; it is added to the arm's ``nodes``.
+
+    Raises:
+        Refusal: there is none.
+    """
+    value = tensor_value(like)
+    if value is None or value.layout is not torch.strided:
+        raise Refusal(Reason.UNTRACEABLE, "a value at the join has no known shape")
+    arm = like in nodes[False]
+    last = last_node(branch.graph)
+    made = _zeros(branch, value)
+    for node in recorded_since(branch.graph, last):
+        node.meta[ARM] = (branch.site, arm)
+        nodes[arm].append(node)
+    return made
+
+
+def _zeros(branch: OpenBranch, value: torch.Tensor) -> fx.Proxy:
+    """Zeros of a shape, laid out as dense memory in the order of the strides."""
+    translator = branch.translator
+    known = symbol_nodes(branch.graph)
+    try:
+        sizes = [
+            n if isinstance(n, int) else size_as_node(n, known, branch.graph) for n in value.shape
+        ]
+    except KeyError:
+        text = "a tensor that one arm leaves has a size that depends on data"
+        raise Refusal(Reason.SHAPE_MISMATCH, text) from None
+    order = sorted(range(value.dim()), key=lambda dim: -_as_known(value.stride(dim)))
+    given = [
+        stack.proxy_of(translator, n) if isinstance(n, fx.Node) else n
+        for n in (sizes[dim] for dim in order)
+    ]
+    kwargs = {"dtype": value.dtype, "device": value.device}
+    made = stack.wrap_call(translator, "call_function", torch.zeros, (given,), kwargs)
+    if order == sorted(order):
+        return made.as_proxy()  # type: ignore[no-any-return]
+    back = [order.index(dim) for dim in range(value.dim())]
+    args = (made.as_proxy(), back)
+    return stack.wrap_call(translator, "call_method", "permute", args, {}).as_proxy()  # type: ignore[no-any-return]
+
+
+def _as_known(stride: Any) -> int:
+    """A stride, for the order of dimensions: a symbolic one as in this call."""
+    known = size_hint(stride)
+    return 0 if known is None else int(known)

@@ -1,0 +1,238 @@
+"""Track a value that is one of two, by a predicate on a tensor, and choose it behind the graph.
+
+Dynamo knows nothing of such a value. Whatever it asks about one goes to a handler of capture, which
+answers with the one of the two that it is (inside an arm of the same predicate), or unwinds the
+instruction that asks. Run on torch 2.11 to 2.15.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import fx
+from torch._dynamo import symbolic_convert
+from torch._dynamo.bytecode_transformation import create_call_function
+from torch._dynamo.eval_frame import skip_code
+from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.variables.base import VariableTracker
+
+from fusepass.torch_private.patches import Patches, Theirs
+
+# What Dynamo does with a tracked value without looking at what it is.
+_MOVES = frozenset(
+    """
+    __eq__ __hash__ __init__ __init_subclass__ __repr__ _add_call_once_guard
+    _contains_self_reference _slotdefs build clone debug_repr get_handler_type_for_dispatch
+    is_immutable is_mutable is_realized is_strict_mode lookup_slotdefs make_guard realize
+    reconstruct reconstruct_pycode set_name_hint set_source_location unwrap visit
+    """.split()
+)
+_PHIS = "fusepass_phis"  # attribute of an output graph in which there are such values
+Choose = Callable[[Any, Any, Any], Any]
+
+
+class PhiVariable(VariableTracker):
+    """A value that is ``taken`` if the tracked 0-d bool tensor ``predicate`` holds, else ``other``.
+
+    Attributes:
+        predicate: what was tested.
+        held: the same tensor as it was at the join, to be read behind the graph.
+        taken, other: tracked values.
+        site: number of the branch that left it.
+        told: what it is, for a person.
+    """
+
+    _nonvar_fields: ClassVar[set[str]] = {"site", "told", *VariableTracker._nonvar_fields}
+
+    def __init__(
+        self,
+        predicate: Any,
+        held: Any,
+        taken: Any,
+        other: Any,
+        site: int,
+        told: str,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.predicate, self.held, self.taken, self.other = predicate, held, taken, other
+        self.site, self.told = site, told
+
+    def debug_repr(self) -> str:
+        """Its text in an error of Dynamo's."""
+        return repr(self)
+
+    def reconstruct(self, codegen: Any) -> None:
+        """Write the code that chooses the value behind the graph."""
+        write_choice(codegen, self)
+
+
+def write_choice(codegen: Any, phi: PhiVariable) -> None:
+    """Write a call of :func:`choose`: the one place where code behind a graph asks a predicate."""
+    codegen.add_push_null(lambda: codegen.load_import_from(__name__, choose.__name__))
+    codegen(phi.held)
+    codegen(phi.taken)
+    codegen(phi.other)
+    codegen.extend_output(create_call_function(3, False))
+
+
+def choose(predicate: Any, taken: Any, other: Any) -> Any:
+    """The one of two objects that a program's branch leaves; reads the predicate back."""
+    return taken if bool(predicate) else other
+
+
+skip_code(choose.__code__)  # else Dynamo, which sees every call, would compile it
+
+
+@dataclass(frozen=True)
+class PhiHandlers:
+    """What capture does about such values.
+
+    Attributes:
+        on_asked: called with the value when Dynamo asks something about it while an instruction
+            that looks at it is traced; gives the one it is, or raises.
+        on_use: called as ``(translator, instruction, operands, original)`` at such an instruction
+            in a graph in which there are such values; ``operands`` is how many it looks at.
+    """
+
+    on_asked: Callable[[PhiVariable], Any]
+    on_use: Callable[[Any, Any, int, Callable[[], None]], None]
+
+
+_handlers: list[PhiHandlers] = []
+_watched = [False]  # whether an instruction that looks is traced: Dynamo traces one at a time
+
+
+def _asks(name: str, base: Any) -> Any:
+    @functools.wraps(base)
+    def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _watched[0] or not _handlers:
+            return base(self, *args, **kwargs)
+        return getattr(_handlers[0].on_asked(self), name)(*args, **kwargs)
+
+    return ask
+
+
+for _name in dir(VariableTracker):
+    _base = getattr(VariableTracker, _name)
+    _own = any(_name in vars(kind) for kind in VariableTracker.__mro__[:-1])
+    if _own and _name not in _MOVES and callable(_base) and not isinstance(_base, type):
+        setattr(PhiVariable, _name, _asks(_name, _base))
+
+
+def is_phi(value: Any) -> bool:
+    """Whether a tracked value is one of two."""
+    return type(value) is PhiVariable
+
+
+def nodes_in(value: Any, effects: Any) -> Iterator[fx.Node]:
+    """The graph nodes that a tracked value is made of, attributes still to be set included."""
+    found: list[Any] = []
+    seen: dict[int, Any] = {}
+    todo = [value]
+    while todo:
+        VariableTracker.visit(found.append, todo.pop(), seen)
+        while found:
+            one = found.pop()
+            todo += effects.store_attr_mutations.get(one, {}).values()
+            proxy = vars(one).get("proxy")
+            if isinstance(proxy, fx.Proxy):
+                yield proxy.node
+
+
+def make_phi(translator: Any, *parts: Any) -> PhiVariable:
+    """A value that is one of two; from now on the instructions of the graph are watched."""
+    setattr(translator.output, _PHIS, True)
+    return PhiVariable(*parts)
+
+
+@contextlib.contextmanager
+def watching(on: bool) -> Iterator[None]:
+    """Inside, what Dynamo asks about such a value goes to the handler, or does not."""
+    before = _watched[0]
+    _watched[0] = on
+    try:
+        yield
+    finally:
+        _watched[0] = before
+
+
+# How many values on top of the stack an instruction looks at, or how it follows from its argument.
+# Instructions that only move values are not here.
+_ONE = """
+    BEFORE_ASYNC_WITH BEFORE_WITH CALL_INTRINSIC_1 CONVERT_VALUE DELETE_ATTR DICT_MERGE DICT_UPDATE
+    FORMAT_SIMPLE FOR_ITER GET_AITER GET_ITER GET_LEN GET_YIELD_FROM_ITER LIST_EXTEND LOAD_ATTR
+    LOAD_METHOD LOAD_SPECIAL MATCH_MAPPING MATCH_SEQUENCE SET_ADD SET_UPDATE STORE_ATTR
+    STORE_SUBSCR TO_BOOL UNARY_INVERT UNARY_NEGATIVE UNARY_NOT UNARY_POSITIVE UNPACK_EX
+    UNPACK_SEQUENCE
+    """.split()
+_TWO = """
+    BINARY_OP BINARY_SUBSCR COMPARE_OP CONTAINS_OP DELETE_SUBSCR FORMAT_WITH_SPEC IS_OP MAP_ADD
+    MATCH_KEYS STORE_SUBSCR
+    """.split()
+_THREE = "BINARY_SLICE CALL_FUNCTION_EX LOAD_SUPER_ATTR MATCH_CLASS STORE_SLICE".split()
+_LOOKS: dict[str, Callable[[int], int]] = {
+    **dict.fromkeys(_ONE, lambda _: 1),
+    **dict.fromkeys(_TWO, lambda _: 2),
+    **dict.fromkeys(_THREE, lambda _: 3),
+    "FORMAT_VALUE": lambda flags: 2 if flags & 4 else 1,
+    "BUILD_MAP": lambda count: 2 * count,
+    "BUILD_SET": lambda count: count,
+    "BUILD_SLICE": lambda count: count,
+    "BUILD_STRING": lambda count: count,
+    "CALL": lambda count: count + 2,
+    "CALL_KW": lambda count: count + 3,
+    "RAISE_VARARGS": lambda count: count,
+}
+
+
+def _operand_count(opname: str) -> Callable[[int], int] | None:
+    if "JUMP" in opname and "_IF_" in opname:
+        return lambda _: 1
+    return _LOOKS.get(opname)
+
+
+def hook_phis(patches: Patches, handlers: PhiHandlers) -> None:
+    """Put handlers in front of the instructions that look at what values are."""
+    _handlers[:] = [handlers]
+    patches.callback(_handlers.clear)
+    base = symbolic_convert.InstructionTranslatorBase
+    for table in [kind.dispatch_table for kind in (base, *_all_subclasses(base))]:
+        for opname, opcode in dis.opmap.items():
+            count = _operand_count(opname)
+            known = opcode < len(table) and table[opcode] is not None
+            if known:
+                patches.put_into(table, opcode, functools.partial(_look, handlers.on_use, count))
+
+    def compile_subgraph(theirs: Theirs, *args: Any, **kwargs: Any) -> Any:
+        with watching(False):  # what is written behind a graph looks at no value
+            return theirs(*args, **kwargs)
+
+    patches.put(OutputGraph, "compile_subgraph", compile_subgraph)
+
+
+def _look(
+    on_use: Any,
+    count: Callable[[int], int] | None,
+    theirs: Theirs,
+    translator: Any,
+    instruction: Any,
+) -> None:
+    if _PHIS not in vars(translator.output):
+        return theirs(translator, instruction)  # type: ignore[no-any-return]
+    if count is None:
+        with watching(False):
+            return theirs(translator, instruction)  # type: ignore[no-any-return]
+    operands = count(instruction.arg or 0)
+    with watching(True):
+        return on_use(translator, instruction, operands, lambda: theirs(translator, instruction))
+
+
+def _all_subclasses(kind: type) -> list[Any]:
+    direct: list[Any] = kind.__subclasses__()
+    return direct + [deeper for sub in direct for deeper in _all_subclasses(sub)]
