@@ -1,0 +1,1 @@
+"""Programs modelled on public reports about branches and loops on tensors."""
