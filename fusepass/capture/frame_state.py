@@ -72,6 +72,7 @@ class BranchSite:
         items: numbers its condition was made of, which go back with it.
         inside: of a branch whose arm only raises, the sites of the branches around it.
         leaves_numbers: whether a Python number differs between the arms.
+        changes: where the arms meet, if they change something outside: a copy of the tested tensor.
         leads_to: if the test is made together with the next one, the jump that follows both.
     """
 
@@ -84,6 +85,7 @@ class BranchSite:
     items: tuple[Any, ...] = ()
     inside: frozenset[int] = frozenset()
     leaves_numbers: bool = False
+    changes: Any = None
     leads_to: Any = None
 
 

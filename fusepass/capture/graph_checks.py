@@ -16,6 +16,7 @@ from fusepass.capture.autograd import gradients, select_identity
 from fusepass.capture.autograd.rematerialize import rematerialize_in_arms
 from fusepass.capture.bytecode import try_blocks
 from fusepass.capture.effects import event_legality
+from fusepass.capture.effects.change_legality import unsafe_changes
 from fusepass.capture.effects.lowering import lower_effects
 from fusepass.capture.effects.runtime import Events
 from fusepass.capture.error_recovery import restart_if_violated
@@ -106,6 +107,7 @@ def _settle_effects(
     What cannot stay as it is goes back: the frame starts again.
     """
     _leave_unseen(frame, gm)
+    restart_without(frame, unsafe_changes(gm.graph, frame))
     settle_held(gm.graph)
     late = settle_items(gm, frame)
     late += settle_masks(gm, frame, output_graph)

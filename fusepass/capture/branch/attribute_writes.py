@@ -1,9 +1,10 @@
-"""Join what two arms bind to attributes and buffers of older objects.
+"""Join what two arms bind to attributes, buffers and variables that are older than the arms.
 
-Attributes and buffers of older objects (``self.x_min = …``, ``register_buffer``) are writes that
-Dynamo keeps pending until the graph has run. Between the arms they are taken out again, and where
-the arms meet each attribute is bound once, to the selected value. An attribute that only one arm
-binds stays a graph break: where eager takes the other arm, the older object itself stays.
+Attributes and buffers of older objects (``self.x_min = …``, ``register_buffer``), global variables
+and those that functions share are writes that Dynamo keeps pending until the graph has run. Between
+the arms they are taken out again, and where the arms meet each is bound once: to the selected
+value, or to one that is chosen behind the graph. Where one arm only binds an attribute, the other
+choice is to leave it as it is (torch_private/dynamo/open_writes.py).
 """
 
 from __future__ import annotations
@@ -13,11 +14,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import fx
+
 from fusepass.capture.branch.merge import merge
+from fusepass.capture.branch.one_sided import phi_of
 from fusepass.capture.branch.outputs import Outputs
+from fusepass.capture.effects.event_legality import why_not_before
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import side_effects, stack
+from fusepass.torch_private.dynamo.open_writes import UNCHANGED, bound_value, changes
 
 Place = tuple[int, Any]  # identity of the tracked object, and the attribute's name
 
@@ -31,12 +37,27 @@ class AttributeWrites:
         pending: pending attribute writes before the arm.
         dicts: dictionaries of buffers the arm wrote, and their items before it.
         bound: what the arm bound, by place; the tracked object stands beside the value.
+        before: what was recorded before the arm first bound something; None if it bound nothing.
     """
 
     effects: Any
     pending: dict[Any, dict[str, Any]] = field(default_factory=dict)
     dicts: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     bound: dict[Place, tuple[Any, Any]] = field(default_factory=dict)
+    before: frozenset[fx.Node] | None = None
+
+    def note(self, graph: fx.Graph) -> None:
+        """Note that the arm binds something now."""
+        if self.before is None:
+            self.before = frozenset(graph.nodes)
+
+    def check(self, nodes: Iterable[fx.Node]) -> None:
+        """Refuse an arm whose ``nodes`` may fail after it has bound something outside."""
+        outside = [item for item, _ in self.bound.values() if not stack.is_own_cell(item)]
+        behind = [node for node in nodes if node not in (self.before or ())] if outside else []
+        why = why_not_before(behind)
+        if why is not None:
+            raise Refusal(*why)
 
     def collect(self) -> None:
         """Note what the arm bound, and put everything back to what was pending before it."""
@@ -59,6 +80,33 @@ class AttributeWrites:
             self.bound |= {(id(held), key): (held, value) for key, value in changed.items()}
             side_effects.set_held_items(held, items)
 
+    def older(self, item: Any, name: Any) -> Any:
+        """What stood at a place before the arm.
+
+        Raises:
+            Refusal: nothing, and it is no attribute that may be left as it is.
+        """
+        if not isinstance(name, str):
+            items = self.dicts[id(item)][1] if id(item) in self.dicts else item.items
+            found = items.get(name)
+        elif name in self.pending.get(item, {}):
+            found = self.pending[item][name]
+        elif stack.is_cell(item):
+            found = stack.cell_contents(self.effects, item)
+        else:
+            found = UNCHANGED
+        if found is None or bound_value(found) is not found:
+            text = f"one arm only binds {told_name(item, name)}, which did not exist before it"
+            raise Refusal(Reason.SIDE_EFFECT, text)
+        return found
+
+
+def told_name(item: Any, name: Any) -> str:
+    """A place that an arm writes, for a person."""
+    if stack.is_cell(item):
+        return f"the variable `{item.local_name}`" if item.local_name else "a variable"
+    return f"attribute {stack.constant_of(name)[1] or name!r}"
+
 
 @contextlib.contextmanager
 def attribute_writes(translator: Any, iterators: Iterable[Any]) -> Iterator[AttributeWrites]:
@@ -75,11 +123,14 @@ def attribute_writes(translator: Any, iterators: Iterable[Any]) -> Iterator[Attr
     def allowed(item: Any) -> bool:
         if id(item) in advanced:
             return True
-        if stack.is_existing_mutation(item) and side_effects.is_plain_object(item):
+        plain = side_effects.is_plain_object(item) or stack.is_cell(item)
+        if stack.is_existing_mutation(item) and plain:
+            writes.note(translator.output.graph)
             return True
         kind = side_effects.buffer_container(item)
         if kind is None:
             return False
+        writes.note(translator.output.graph)
         if id(item) not in writes.dicts:
             items = item.items
             writes.dicts[id(item)] = (item, frozenset(items) if kind == "set" else dict(items))
@@ -92,17 +143,22 @@ def attribute_writes(translator: Any, iterators: Iterable[Any]) -> Iterator[Attr
 def merge_attributes(
     taken: AttributeWrites, other: AttributeWrites, outputs: Outputs
 ) -> list[tuple[Any, Any, Any]]:
-    """Join what the arms bound, as (tracked object, name, merged value).
-
-    An attribute that only one arm binds is refused.
-    """
+    """Join what the arms bound, as (tracked object, name, merged value)."""
     merged = []
     for place in [*taken.bound, *(p for p in other.bound if p not in taken.bound)]:
-        name = stack.constant_of(place[1])[1] or place[1]
-        if place not in taken.bound or place not in other.bound:
-            text = f"one arm only writes an attribute that existed before it ({name})"
-            raise Refusal(Reason.SIDE_EFFECT, text)
-        item, value = taken.bound[place]
-        joined = merge(value, other.bound[place][1], f"attribute {name!r}", outputs)
-        merged.append((item, place[1], joined))
+        item, name = (taken.bound.get(place) or other.bound[place])[0], place[1]
+        told = told_name(item, name)
+        values = [
+            bound_value(writes.bound[place][1]) if place in writes.bound else None
+            for writes in (taken, other)
+        ]
+        if None in values:
+            text = f"one arm only binds {told}"
+            older = taken.older(item, name)
+            joined = phi_of(*(older if v is None else v for v in values), text, outputs)
+        elif any(map(changes, values)):
+            joined = phi_of(*values, f"one arm deletes {told}", outputs)
+        else:
+            joined = merge(*values, told, outputs)
+        merged.append((item, name, joined))
     return merged

@@ -67,6 +67,10 @@ def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
     site = BranchSite(facts, None, verdict.decision(branch.place), pairs=pairs)
     site.leaves_numbers = bool(outputs.numbers)
     held = held_predicate(translator, branch.predicate) if outputs.phis else None
+    for outcome, arm in arms.items():
+        arm.writes.check(rewritten.nodes[outcome])
+    if held is not None and (taken.writes.bound or other.writes.bound):
+        site.changes = held.as_proxy().node
     tensors: list[Any] = []
     if pairs:
         site.select, tensors = _record_select(branch, facts, outputs.pairs, verdict, read)

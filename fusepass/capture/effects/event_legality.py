@@ -11,6 +11,7 @@ shows is given and nothing in front of it may fail.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -182,7 +183,7 @@ def lines_first(graph: fx.Graph) -> set[fx.Node]:
         if events.is_line(node):
             if given[node] and not events.is_rare(node):
                 found.add(node)
-        elif _fails(node) is not None:
+        elif fails(node) is not None:
             break
     return found
 
@@ -196,7 +197,7 @@ def _unsafe_lines(graph: fx.Graph) -> dict[fx.Node, Why]:
             if behind is not None and not (node in first and _is_heard(node)):
                 lost[node] = Reason.PARTIAL_OP, f"an operation behind the line may fail: {behind}"
         else:
-            behind = _fails(node) or behind
+            behind = fails(node) or behind
     changes_default = any(op_name(node) == "set_default_dtype" for node in graph.nodes)
     history = WriteHistory(graph)
     results = graph.output_node().all_input_nodes
@@ -215,11 +216,19 @@ def _unsafe_lines(graph: fx.Graph) -> dict[fx.Node, Why]:
     return lost
 
 
-def _fails(node: fx.Node) -> str | None:
+def fails(node: fx.Node) -> str | None:
     """Why a call may fail, unless it leaves the graph; None if it may not."""
     if node.op == "output" or events.is_event(node) or left_out(node) or op_name(node) in _DRAWS:
         return None
     return may_fail(node)
+
+
+def why_not_before(nodes: Iterable[fx.Node]) -> Why | None:
+    """Why nothing may be changed in front of some calls; None if it may."""
+    partial = next(filter(None, map(fails, nodes)), None)
+    if partial is None:
+        return None
+    return Reason.PARTIAL_OP, f"an operation behind the change of an object may fail: {partial}"
 
 
 def _is_heard(line: fx.Node) -> bool:

@@ -186,6 +186,16 @@ def plain_asserts() -> contextlib.AbstractContextManager[None]:
     return torch._dynamo.config.patch(setting)  # type: ignore[no-any-return]
 
 
+def is_cell(value: Any) -> bool:
+    """Whether a tracked value is a variable that functions share."""
+    return isinstance(value, CellVariable)
+
+
+def is_own_cell(value: Any) -> bool:
+    """Whether a tracked value is such a variable that the traced frame itself has made."""
+    return is_cell(value) and is_new_object(value)
+
+
 def cell_contents(effects: Any, cell: Any) -> Any:
     """The tracked value of a variable that functions share; None while it is not bound."""
     pending = effects.store_attr_mutations.get(cell, {})

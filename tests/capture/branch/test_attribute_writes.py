@@ -172,13 +172,20 @@ class SavedInOneArm(Holder):
         self.register_buffer("held", x * 3)
 
 
-@pytest.mark.parametrize(
-    "kind", [InOneArm, InEachAnother, RegisteredInOneArm, NewInOneArm, SavedInOneArm]
-)
-def test_kept_where_one_arm_only_binds(kind: type[Holder]) -> None:
+@pytest.mark.parametrize("kind", [InOneArm, InEachAnother, RegisteredInOneArm])
+def test_kept_where_one_arm_only_binds_what_is_read_behind(kind: type[Holder]) -> None:
     outcome = decided(kind())
+    assert outcome.treatments == [("keep", "python_value")], outcome.decisions
+    assert "one arm only binds attribute" in outcome.reasons[0]
+
+
+def test_bound_behind_the_graph_where_one_arm_only_binds() -> None:
+    decided(NewInOneArm()).only("where", "pure_total")
+
+
+def test_kept_where_one_arm_changes_which_buffers_are_saved() -> None:
+    outcome = decided(SavedInOneArm())
     assert outcome.treatments == [("keep", "side_effect")], outcome.decisions
-    assert "an arm only raises" not in outcome.reasons[0]
 
 
 class OtherShape(Holder):

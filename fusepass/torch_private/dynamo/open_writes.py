@@ -1,0 +1,193 @@
+"""Apply behind the graph what one arm of a branch binds to an attribute of an older object.
+
+The pending value of such an attribute is one of two (phi.py): what the arm bound, or
+:data:`UNCHANGED`, where the attribute stays as it is. So the object is not asked for its attribute,
+and no guard depends on it. Run on torch 2.11 to 2.15.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch._dynamo import utils
+from torch._dynamo.bytecode_transformation import create_call_function, create_instruction
+from torch._dynamo.eval_frame import skip_code
+from torch._dynamo.side_effects import SideEffects
+from torch._dynamo.variables import DeletedVariable
+from torch._dynamo.variables.base import VariableTracker
+
+from fusepass.torch_private.dynamo.phi import PhiVariable, is_phi
+from fusepass.torch_private.dynamo.stack import OBSERVED_EXCEPTIONS, constant, current_translator
+from fusepass.torch_private.patches import IsOurs, Patches, Theirs
+
+
+class Outcome(enum.Enum):
+    """What stands behind the graph for a value that an arm did not bind."""
+
+    UNCHANGED = "unchanged"
+    DELETED = "deleted"
+
+
+unchanged, deleted = Outcome.UNCHANGED, Outcome.DELETED  # as the code behind the graph loads them
+
+
+class _OutcomeVariable(VariableTracker):
+    """A tracked :class:`Outcome`."""
+
+    def __init__(self, outcome: Outcome, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.outcome = outcome
+
+    def reconstruct(self, codegen: Any) -> None:
+        """Write the code that loads it."""
+        codegen.load_import_from(__name__, self.outcome.value)
+
+
+UNCHANGED = _OutcomeVariable(Outcome.UNCHANGED)
+_DELETED = _OutcomeVariable(Outcome.DELETED)
+
+
+def bound_value(value: Any) -> Any:
+    """What an arm left of an attribute, as one of two values may be it."""
+    return _DELETED if isinstance(value, DeletedVariable) else value
+
+
+def changes(value: Any) -> bool:
+    """Whether a tracked value stands for an attribute that goes."""
+    return value is _DELETED
+
+
+def is_open(value: Any) -> bool:
+    """Whether a tracked value may stand for an attribute that stays as it is, or goes."""
+    return is_phi(value) and any(isinstance(one, _OutcomeVariable) for one in _leaves(value))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if is_phi(one):
+            todo += [one.other, one.taken]
+        else:
+            yield one
+
+
+def store_chosen(store: Callable[..., Any], item: Any, name: str, value: Any) -> None:
+    """Bind an attribute, or delete it, if the arm was taken that does so."""
+    if value is Outcome.DELETED:
+        delattr(item, name)
+    elif value is not Outcome.UNCHANGED:
+        store(item, name, value)
+
+
+skip_code(store_chosen.__code__)  # else Dynamo, which sees every call, would compile it
+
+
+@dataclass(frozen=True)
+class _Write:
+    item: Any
+    name: str
+    value: Any
+    store: tuple[str, str]  # module and name of the function that binds it
+
+
+def hook_writes(patches: Patches, is_ours: IsOurs, on_read: Callable[..., Any]) -> None:
+    """Apply such writes, and answer for the attribute where code reads it.
+
+    Args:
+        patches: take the hook out again.
+        is_ours: whether a frame is compiled for fusepass.
+        on_read: called as ``(translator, value, name, older)`` where an attribute is read whose
+            value is one of two; ``older`` is what it was before, or None if it was not there or
+            one arm deletes it. Gives the value, or raises.
+    """
+
+    def load(theirs: Theirs, self: Any, item: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        value = theirs(self, item, name, *args, **kwargs)
+        if not is_open(value):
+            return value
+        translator = current_translator()
+        gone = any(one is _DELETED for one in _leaves(value))
+        return on_read(translator, value, name, None if gone else _older(self, item, name))
+
+    def update(theirs: Theirs, self: Any, codegen: Any, *args: Any, **kwargs: Any) -> None:
+        if not is_ours(codegen.tx.output):
+            theirs(self, codegen, *args, **kwargs)
+            return
+        held = {item: dict(writes) for item, writes in self.store_attr_mutations.items()}
+        writes = list(_taken_out(self))
+        for write in reversed(writes):  # values first: what is bound may be what is read
+            _push(codegen, write)
+        try:
+            theirs(self, codegen, *args, **kwargs)
+        finally:
+            self.store_attr_mutations = held
+        for _ in writes:
+            codegen.extend_output([*create_call_function(4, False), create_instruction("POP_TOP")])
+
+    patches.put(SideEffects, "load_attr", load)
+    patches.put(SideEffects, "codegen_update_mutated", update)
+
+
+def with_older(value: Any, older: Any, told: str) -> Any:
+    """A value that is one of two, where what stays as it is is known."""
+    if value is UNCHANGED:
+        return older
+    if not is_phi(value):
+        return value
+    parts = (with_older(one, older, told) for one in (value.taken, value.other))
+    return PhiVariable(value.predicate, value.held, *parts, value.site, told)
+
+
+def _older(effects: Any, item: Any, name: str) -> Any:
+    """What an attribute of an older object was before any pending write; None if it was not."""
+    held = effects.store_attr_mutations[item]
+    effects.store_attr_mutations[item] = {n: value for n, value in held.items() if n != name}
+    try:
+        return item.var_getattr(current_translator(), name)
+    except OBSERVED_EXCEPTIONS:
+        return None
+    finally:
+        effects.store_attr_mutations[item] = held
+
+
+def _taken_out(effects: Any) -> Iterator[_Write]:
+    """Take the writes out of what is pending that Dynamo could not apply, in program order."""
+    for item, writes in list(effects.store_attr_mutations.items()):
+        if any(map(is_open, writes.values())):
+            # All attributes of the object, whose order shows in its `__dict__`.
+            own = {n: v for n, v in writes.items() if not isinstance(v, DeletedVariable)}
+            effects.store_attr_mutations[item] = {n: v for n, v in writes.items() if n not in own}
+            for name, value in own.items():
+                yield _Write(item, name, value, _function_for(effects, item, name))
+
+
+def _function_for(effects: Any, item: Any, name: str) -> tuple[str, str]:
+    """The function with which Dynamo binds an attribute, where it knows several ways."""
+    kinds = getattr(effects, "attr_mutation_kinds", {}).get(item, {})
+    kind = getattr(kinds.get(name), "name", "")
+    if kind == "INSTANCE_DICT" or name in getattr(item, "attrs_directly_modifed_on_dict", ()):
+        return utils.__name__, "object_setattr_ignore_descriptor"
+    slow = getattr(item, "needs_slow_setattr", None)
+    if slow is not None and slow():
+        return __name__, object_setattr.__name__
+    return "builtins", "setattr"
+
+
+def object_setattr(item: Any, name: str, value: Any) -> None:
+    """Bind an attribute behind the back of the class's own ``__setattr__``, which was traced."""
+    object.__setattr__(item, name, value)
+
+
+skip_code(object_setattr.__code__)
+
+
+def _push(codegen: Any, write: _Write) -> None:
+    codegen.add_push_null(lambda: codegen.load_import_from(__name__, store_chosen.__name__))
+    codegen.load_import_from(*write.store)
+    codegen(write.item)
+    codegen(constant(write.name))
+    codegen(write.value)
