@@ -48,6 +48,9 @@ def side_effects_allowed(effects: Any, allowed: Callable[[Any], bool]) -> Iterat
 
     with Patches() as patches:
         patches.set(effects, "check_allowed_side_effect", check)
+        if hasattr(effects, "snapshot_attr_mutation"):
+            # Since torch 2.13: for a constant, the attribute would be read first, and guarded.
+            patches.set(effects, "snapshot_attr_mutation", lambda *_: False)
         yield
 
 

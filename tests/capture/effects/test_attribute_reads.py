@@ -193,7 +193,7 @@ class FailsInArm(Counter):
         return x * 2
 
 
-@pytest.mark.parametrize("kind", [Absent, FailsBehind, FailsInArm, Setter])
+@pytest.mark.parametrize("kind", [Absent, FailsBehind, FailsInArm])
 def test_kept(kind: Any) -> None:
     same_state(kind, *TURNS, torch.tensor([6.0, 1.0, 1.0, 1.0]), breaks=-1)
 
