@@ -192,6 +192,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
         return original(translator, jump)
     tested = tensor_on_top(translator)
     if tested is None and not item_hooks.tests_a_number(translator, frame):
+        object_identity.on_test(frame, translator.stack[-1])
         return original(translator, jump)
     place = here(translator, "branch")
     key = place.instruction
@@ -323,6 +324,7 @@ def _on_break(translator: Any, reason: str, error: Any) -> None:
     frame = any_frame_of(translator.output)
     if frame is not None:
         if error is not None and not frame.plain:
+            object_identity.on_asked(frame, error)
             restart_without(frame, asked_numbers(translator, frame, error))
             restart_without(frame, mask_hooks.asked_selections(translator, frame, error))
         graph_breaks.decide(translator, frame, reason, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from fusepass.capture.effects.listener_guard import ListenerCheck
 from fusepass.capture.grad_tracking import UntrackedTensors
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch
 from fusepass.errors import FusepassError
+from fusepass.graph.dataflow.writes import MemoryWrites
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite.option_scope import resolve_checked
@@ -73,6 +75,7 @@ class BranchSite:
         inside: of a branch whose arm only raises, the sites of the branches around it.
         leaves_numbers: whether a Python number differs between the arms.
         changes: where the arms meet, if they change something outside: a copy of the tested tensor.
+        asks: whether it only asks for the outcome of another branch, which left a value.
         leads_to: if the test is made together with the next one, the jump that follows both.
     """
 
@@ -86,6 +89,7 @@ class BranchSite:
     inside: frozenset[int] = frozenset()
     leaves_numbers: bool = False
     changes: Any = None
+    asks: bool = False
     leads_to: Any = None
 
 
@@ -110,6 +114,12 @@ class Frame:
         predicates: the tracked tensor each branch tests, by site id.
         selections: masks let select while tracing, and where, by graph node.
         empties: sinks for where a mask selects nothing, by site, and the place of the selection.
+        passed: outcomes of predicates that are known because the other arm only raises, each with
+            the arms in which it is.
+        written: what the graph has written so far.
+        steps: instructions traced since the first value that is one of two.
+        steps_again: those of them that are traced for one of its values only.
+        arms_of_uses: how many instructions are being traced so, inside one another.
         settled: whether the graph is complete, and nothing more is traced.
         in_message: whether what is traced is only a message: of an exception, or of a line.
         due: while the message of an exception is traced, the tracked 0-d bool that says it is due.
@@ -136,6 +146,11 @@ class Frame:
     items: dict[fx.Node, Place] = field(default_factory=dict)
     stands_for: dict[int, int] = field(default_factory=dict)
     predicates: dict[int, Any] = field(default_factory=dict)
+    passed: list[tuple[tuple[tuple[int, bool], ...], fx.Node, bool]] = field(default_factory=list)
+    written: MemoryWrites = field(default_factory=MemoryWrites)
+    steps: int = 0
+    steps_again: int = 0
+    arms_of_uses: int = 0
     selections: dict[fx.Node, Place] = field(default_factory=dict)
     empties: dict[int, Place] = field(default_factory=dict)
     settled: bool = False
@@ -160,7 +175,21 @@ class Frame:
     @property
     def decisions(self) -> list[Decision]:
         """The decisions about what is captured so far."""
-        return [site.decision for site in self.sites] + [*self.round_trips.values()]
+        conds = {
+            self.stands_for[site.branch.site]: site.decision
+            for site in reversed(self.sites)
+            if site.asks and site.decision.treatment == "cond"
+        }
+        branches = [
+            dataclasses.replace(
+                conds.get(site.branch.site, site.decision),
+                file=site.decision.file,
+                line=site.decision.line,
+            )
+            for site in self.sites
+            if not site.asks
+        ]
+        return [*branches, *self.round_trips.values()]
 
     def new_id(self) -> int:
         """Number for the next site of this graph."""

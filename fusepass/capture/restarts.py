@@ -88,9 +88,11 @@ def restart_without(frame: Frame, lost: Mapping[One, Why]) -> None:
     if places:
         restart_leaving(frame, {(p.rule, p.instruction): why for p, why in places.items()})
     for site in frame.sites:
+        own = lost.get(site.branch.site)  # type: ignore[call-overload]
+        if own is not None and own[0] is Reason.PYTHON_VALUE and site.leaves_numbers:
+            restart_with_phis(frame, site.place, own)
+    for site in frame.sites:
         if site.branch.site in sites:
-            if site.leaves_numbers and sites[site.branch.site][0] is Reason.PYTHON_VALUE:
-                restart_with_phis(frame, site.place, sites[site.branch.site])
             keep_branch(frame, site.place, sites[site.branch.site], site)
             restart_reading(frame, site.items, site.place, sites[site.branch.site])
             site.speculation.fail_and_restart_analysis(False)

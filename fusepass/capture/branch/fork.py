@@ -24,6 +24,7 @@ from fusepass.capture.scalars.item_hooks import tested_from
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.hooks import jump_kind
+from fusepass.torch_private.dynamo.phi import is_phi
 from fusepass.torch_private.dynamo.print_calls import failures_unlogged
 from fusepass.torch_private.dynamo.stack import realized
 
@@ -31,9 +32,17 @@ from fusepass.torch_private.dynamo.stack import realized
 def _starts(translator: Any, target: int, keeps: bool, number: Any) -> tuple[Any, Any]:
     """Where the arms begin, that of the jump first, and with what on the stack."""
     *rest, tested = translator.stack
-    if keeps and number is not None and not tested_from(translator, target, number):
+    known = keeps and number is not None
+    if known and (is_phi(number) or not tested_from(translator, target, number)):
         tested = number  # `r = number and tensor` leaves the number itself
     return (target, [*rest, tested] if keeps else rest), (translator.instruction_pointer, rest)
+
+
+def fork_operands(branch: OpenBranch) -> BranchSite:
+    """Trace an instruction with the operands of either arm, up to the join."""
+    branch.frame.predicates[branch.site] = branch.predicate
+    with failures_unlogged():
+        return _trace_both(branch)
 
 
 def _trace_both(branch: OpenBranch) -> BranchSite:
@@ -60,6 +69,8 @@ def _go_on(branch: OpenBranch, raising: bool) -> BranchSite:
     """Leave a sink for the arm that raises, and the translator at the start of the other."""
     site = record_sink(branch, raising)
     branch.enter(not raising)
+    passed = tuple(branch.frame.arms), branch.predicate.as_proxy().node, not raising
+    branch.frame.passed.append(passed)
     return site
 
 
@@ -93,18 +104,24 @@ def _left_as_message(branch: OpenBranch, last: Any) -> bool:
 
 @failures_unlogged()  # an arm that is not taken may fail for the tensors of a call
 def fork(
-    translator: Any, jump: Any, region: Region, frame: Frame, place: Place, number: Any = None
+    translator: Any,
+    jump: Any,
+    region: Region,
+    frame: Frame,
+    place: Place,
+    number: Any = None,
+    origin: int | None = None,
 ) -> BranchSite:
     """Capture the branch at ``jump``; on success the translator stands at the join.
 
     ``number`` is the tracked Python number that the tensor on top of the stack says the truth of,
-    if it is one.
+    if it is one, or the value that is one of two; ``origin`` is the site that left that.
 
     Raises:
         Refusal: the branch must stay; the translator is then as it was before the call, but for
             nodes recorded in a graph that Dynamo is going to discard.
     """
-    site = frame.new_id()
+    site = frame.new_id() if origin is None else frame.new_branch(origin)
     jumps_if, keeps = jump_kind(jump.opname)
     jump_index = translator.instruction_pointer - 1
     target = translator.indexof[jump.target]

@@ -15,7 +15,7 @@ from fusepass.capture.branch.attribute_writes import merge_attributes
 from fusepass.capture.branch.merge import merge, merge_locals
 from fusepass.capture.branch.outputs import Outputs, Results, settle
 from fusepass.capture.branch.snapshot import BLOCKS, Arm, OpenBranch, restore_iterators
-from fusepass.capture.branch.stand_ins import stand_in
+from fusepass.capture.branch.stand_ins import ArmRecorder
 from fusepass.capture.bytecode.control_flow import EXIT, live_names
 from fusepass.capture.frame_state import BranchSite
 from fusepass.capture.masks.lowering import remove_data_sizes
@@ -50,7 +50,7 @@ def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
         effects=effects,
         number_nodes=why_kept(branch.frame, NUMBERS, branch.place.instruction) is None,
         is_made=branch.is_made,
-        stand_in=functools.partial(stand_in, branch, rewritten.nodes),
+        arms=ArmRecorder(branch, rewritten.nodes),
     )
     merge_states = _merge_returns if branch.join == EXIT else _merge_states
     index, finish = merge_states(branch, taken, other, outputs)
@@ -93,10 +93,12 @@ def _phi(
     branch: OpenBranch, held: Any, predicate: Any, taken: Any, other: Any, told: str
 ) -> PhiVariable:
     """A value that is one of two, of an inner branch or (``predicate`` is None) of this one."""
-    translator, tested = branch.translator, predicate or branch.predicate
-    if predicate is not None:
+    translator = branch.translator
+    if predicate is None:
+        predicate = branch.predicate
+    else:
         held = held_predicate(translator, predicate)
-    return make_phi(translator, tested, held, taken, other, branch.site, told)
+    return make_phi(translator, predicate, held, taken, other, branch.site, told)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fusepass.capture.branch.one_sided import phi_of
+from fusepass.capture.branch.known_outcomes import resolved
+from fusepass.capture.branch.one_sided import phi_of, truth_of_two
 from fusepass.capture.branch.outputs import Outputs, PendingContainer, PendingPhi
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.arm_scalars import is_choice
@@ -22,6 +23,7 @@ from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import containers as torch_containers
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.containers import Container, container_items, kind_of
+from fusepass.torch_private.dynamo.phi import is_phi
 from fusepass.torch_private.fx.tensor_kinds import own_rules_of, why_not_plain
 
 
@@ -57,8 +59,14 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
     if taken is other:
         return taken
     taken, other = stack.realized(taken), stack.realized(other)
+    if is_phi(taken) or is_phi(other):
+        taken = resolved(taken, outputs.arms.known(True))
+        other = resolved(other, outputs.arms.known(False))
     if taken is other:
         return taken
+    joined: Any = truth_of_two(taken, other, what, outputs)
+    if joined is not None:
+        return joined
     if stack.is_any_tensor(taken) and stack.is_any_tensor(other):
         same = outputs.common(taken, other)
         if same is not None and own_rules_of(taken) == own_rules_of(other):

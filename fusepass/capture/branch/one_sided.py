@@ -11,7 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from fusepass.capture.branch.outputs import Outputs, PendingContainer, PendingPhi
+from fusepass.capture.branch.phi_truth import may_be_truth
 from fusepass.capture.refusal import Refusal
+from fusepass.capture.scalars.object_identity import differs, restart_knowing
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import containers as torch_containers
 from fusepass.torch_private.dynamo import stack
@@ -30,6 +32,20 @@ def phi_of(taken: Any, other: Any, told: str, outputs: Outputs) -> PendingPhi:
         outputs.held_by += [taken, other]
         parts = _exported(taken, True, told, outputs), _exported(other, False, told, outputs)
         outputs.phis[key] = PendingPhi(None, *parts, told)
+    return outputs.phis[key]
+
+
+def truth_of_two(taken: Any, other: Any, what: str, outputs: Outputs) -> PendingPhi | None:
+    """The truth value that two others become, of which one is that of a tensor; else None."""
+    if not (is_phi(taken) or is_phi(other)) or not all(map(may_be_truth, (taken, other))):
+        return None
+    key = id(taken), id(other)
+    if key not in outputs.phis:
+        outputs.held_by += [taken, other]
+        tested = outputs.add(outputs.arms.truth(taken, True), outputs.arms.truth(other, False))
+        sides = stack.constant(True), stack.constant(False)
+        told = f"{what} is true or false, as the arms leave it"
+        outputs.phis[key] = PendingPhi(tested, *sides, told)
     return outputs.phis[key]
 
 
@@ -70,6 +86,8 @@ def _parts(value: Any, arm: bool, told: str, outputs: Outputs) -> Any:
         for name, item in held.attributes.items():
             made.attributes[name] = _exported(item, arm, told, outputs)
         return made
+    if differs(outputs.arms.branch.frame, value):
+        restart_knowing(outputs.arms.branch.frame, [value], "it is beside another value")
     new = stack.is_new_object(value)
     if new or any(map(outputs.is_made, nodes_in(value, outputs.effects))):
         text = f"{told}, and one of them cannot be brought out of its arm"
@@ -82,5 +100,7 @@ def _inner(phi: PhiVariable, arm: bool, told: str, outputs: Outputs) -> Any:
     predicate = phi.predicate
     if outputs.is_made(predicate.as_proxy().node):
         predicate = outputs.add_one_sided(predicate, arm)
-    parts = (_exported(part, arm, told, outputs) for part in (phi.taken, phi.other))
+    parts = [_exported(part, arm, told, outputs) for part in (phi.taken, phi.other)]
+    if predicate is phi.predicate and parts[0] is phi.taken and parts[1] is phi.other:
+        return phi
     return PendingPhi(predicate, *parts, phi.told)

@@ -72,7 +72,7 @@ class Outputs:
         effects: Dynamo's pending side effects, where objects of the arms have their attributes.
         number_nodes: whether a number that differs may become a node, for tensor work.
         is_made: whether a node was recorded in one of the arms.
-        stand_in: records in the other arm a tensor like that of a node, which nobody looks at.
+        arms: records further nodes in the arms.
         one_sided: positions of pairs that are looked at only if one arm was taken.
         phis: values that are one of two, by what the arms left.
         exported: containers that one arm left and the other did not.
@@ -86,7 +86,7 @@ class Outputs:
     effects: Any = None
     number_nodes: bool = True
     is_made: Callable[[fx.Node], bool] = _unknown
-    stand_in: Callable[[fx.Node], Any] = _unknown
+    arms: Any = None
     one_sided: set[int] = field(default_factory=set)
     phis: dict[tuple[int, int], PendingPhi] = field(default_factory=dict)
     exported: dict[tuple[int, bool], Any] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Outputs:
         for position in self.one_sided:
             if self.pairs[position][not arm].node is proxy.node:
                 return Pending("tensors", position)
-        pair = proxy, self.stand_in(proxy.node)
+        pair = proxy, self.arms.stand_in(proxy.node, not arm)
         self.pairs.append(pair if arm else pair[::-1])
         self.one_sided.add(len(self.pairs) - 1)
         return Pending("tensors", len(self.pairs) - 1)

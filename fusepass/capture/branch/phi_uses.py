@@ -1,39 +1,205 @@
-"""Where an instruction looks at a value that is one of two, by a predicate on a tensor."""
+"""Where an instruction looks at a value that is one of two, by a predicate on a tensor.
+
+Where the predicate is known, the value is known. An operation on known values is done for both. A
+jump on such a value tests the predicate again. Any other instruction is traced once for each of the
+two, and the results are joined right behind it, where the states agree again.
+
+What cannot be captured there gives back the branch that left the value: the frame starts again, and
+that branch is a graph break.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from fusepass.capture.frame_state import Frame, frame_of
+from fusepass.capture.branch.fork import fork, fork_operands
+from fusepass.capture.branch.known_outcomes import outcomes, resolved, tested_now
+from fusepass.capture.branch.phi_truth import (
+    Undecided,
+    compared_with_none,
+    fold,
+    truth_of,
+)
+from fusepass.capture.branch.snapshot import Bindings, OpenBranch
+from fusepass.capture.bytecode.control_flow import region_of
+from fusepass.capture.frame_state import BranchSite, Frame, frame_of
+from fusepass.capture.refusal import Refusal, refusal_after
 from fusepass.capture.restarts import NUMBERS, restart_without, why_kept
+from fusepass.capture.source_position import here
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.phi import PhiHandlers, PhiVariable, is_phi
-from fusepass.torch_private.dynamo.stack import break_graph, current_translator
+from fusepass.torch_private.dynamo import stack
+from fusepass.torch_private.dynamo.phi import PhiAsked, PhiHandlers, PhiVariable, is_phi
+from fusepass.torch_private.dynamo.phi_calls import hands_on
+
+_FOLDED = ("BINARY_OP", "COMPARE_OP", "CONTAINS_OP", "IS_OP", "TO_BOOL")
+_MOST_AGAIN = 3  # times the straight line
+_SLACK = 4096  # instructions
 
 
-def _on_use(translator: Any, instruction: Any, operands: int, original: Callable[[], None]) -> None:
-    for value in translator.stack[len(translator.stack) - operands :]:
-        if is_phi(value):
-            _on_asked(value)
-    original()
+def _on_step(translator: Any) -> None:
+    """Bound the instructions that are traced a second time.
+
+    Raises:
+        Refusal: they are too many.
+    """
+    frame = frame_of(translator.output)
+    if frame is None:
+        return
+    frame.steps += 1
+    if frame.arms_of_uses:
+        frame.steps_again += 1
+        straight = frame.steps - frame.steps_again
+        if frame.steps_again > _MOST_AGAIN * straight + _SLACK:
+            text = "what follows would be traced more than four times, once for each value"
+            raise Refusal(Reason.PYTHON_VALUE, text)
 
 
 def _on_asked(phi: PhiVariable) -> Any:
-    frame = frame_of(current_translator().output)
-    if frame is not None:
-        _keep(frame, phi)
-    return phi
+    translator = stack.current_translator()
+    frame = None if translator is None else frame_of(translator.output)
+    known = phi if frame is None else resolved(phi, outcomes(frame))
+    if known is phi:
+        raise PhiAsked(phi)
+    return known
 
 
-def _keep(frame: Frame, phi: PhiVariable) -> NoReturn:
+def _on_use(
+    translator: Any, instruction: Any, places: list[int], original: Callable[[], None]
+) -> None:
+    frame = frame_of(translator.output)
+    held = translator.stack
+    if frame is None:
+        return original()
+    phis = [place for place in places if -place <= len(held) and is_phi(held[place])]
+    if phis:
+        known = outcomes(frame)
+        for place in phis:
+            held[place] = resolved(held[place], known)
+        phis = [place for place in phis if is_phi(held[place])]
+    if phis and not hands_on(translator, instruction, phis):
+        return _use(translator, instruction, frame, held[phis[0]], original)
+    before = list(held), translator.instruction_pointer
+    try:
+        return original()
+    except PhiAsked as asked:
+        translator.stack, translator.instruction_pointer = before
+        phi = asked.phi
+    return _use(translator, instruction, frame, phi, original)
+
+
+def _use(
+    translator: Any, instruction: Any, frame: Frame, phi: PhiVariable, original: Callable[[], None]
+) -> None:
+    """Trace an instruction that looks at a value that is one of two, or give the branch back."""
+    place = here(translator, "branch")
+    try:
+        if frame.in_message:
+            raise Refusal(Reason.RAISES, "the message of an exception depends on a branch")
+        if stack.is_generator_frame(translator):
+            raise Refusal(Reason.GENERATOR, "it is used in a generator")
+        name = instruction.opname
+        if "JUMP" in name and "_IF_" in name and is_phi(translator.stack[-1]):
+            return _jump(translator, instruction, frame, original)
+        if (name in _FOLDED or name.startswith("UNARY_")) and fold(translator, original):
+            return None
+        return _fork(translator, frame, phi)
+    except (*stack.RESTART_ERRORS, PhiAsked):
+        raise
+    except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
+        why = refusal_after(error, "an arm", (place.file, place.line))
+        _keep(frame, phi, f"; it is used in line {place.line}: {why.text}")
+
+
+def _jump(translator: Any, jump: Any, frame: Frame, original: Callable[[], None]) -> None:
+    """Jump on the truth of a value that is one of two, or on whether it is None."""
+    phi = translator.stack[-1]
+    asked = compared_with_none if jump.opname.endswith("NONE") else truth_of
+    try:
+        truth = asked(translator, phi)
+    except Undecided:
+        return _fork(translator, frame, phi)
+    if isinstance(truth, bool):
+        none = jump.opname.endswith("NONE")
+        known = (None if truth else 0) if none else truth
+        if jump.opname.endswith("_OR_POP"):
+            return _fork(translator, frame, phi)
+        translator.stack[-1] = stack.constant(known)
+        return original()
+    translator.stack[-1] = truth
+    place = here(translator, "branch")
+    frame.active.append(place.instruction)
+    try:
+        region = region_of(translator.f_code, translator.instructions)
+        site = fork(translator, jump, region, frame, place, phi, origin_of(frame, phi))
+    finally:
+        frame.active.pop()
+    _note(frame, site, place)
+    return None
+
+
+def _fork(translator: Any, frame: Frame, phi: PhiVariable) -> None:
+    """Trace the instruction at hand with the values of either arm, and join behind it."""
+    place = here(translator, "branch")
+    index = translator.instruction_pointer - 1
+    before = Bindings(translator)
+    predicate = tested_now(frame, phi)
+    site = frame.new_branch(origin_of(frame, phi))
+    starts = {arm: (index, _stack(frame, translator, predicate, arm)) for arm in (True, False)}
+    join = _join(translator, index)
+    branch = OpenBranch(translator, frame, site, before, starts, predicate, join, place)
+    with _counted(frame, place.instruction):
+        made = fork_operands(branch)
+    _note(frame, made, place)
+
+
+def _join(translator: Any, index: int) -> int:
+    """Where the states agree again: behind the instruction, or where its ways meet."""
+    name = translator.instructions[index].opname
+    if ("JUMP" in name and "_IF_" in name) or name == "FOR_ITER":
+        region = region_of(translator.f_code, translator.instructions)
+        return region.join_of(index)
+    return index + 1
+
+
+def _stack(frame: Frame, translator: Any, predicate: Any, arm: bool) -> list[Any]:
+    known = outcomes(frame, [(predicate.as_proxy().node, arm)])
+    return [resolved(value, known) for value in translator.stack]
+
+
+@contextlib.contextmanager
+def _counted(frame: Frame, key: tuple[Any, int]) -> Iterator[None]:
+    frame.active.append(key)
+    frame.arms_of_uses += 1
+    try:
+        yield
+    finally:
+        frame.active.pop()
+        frame.arms_of_uses -= 1
+
+
+def _note(frame: Frame, site: BranchSite, place: Any) -> None:
+    site.place, site.asks = place, True
+    frame.sites.append(site)
+
+
+def origin_of(frame: Frame, phi: PhiVariable) -> int:
+    """The branch of the program that left a value."""
+    return frame.stands_for.get(phi.site, phi.site)
+
+
+def _keep(frame: Frame, phi: PhiVariable, use: str) -> NoReturn:
     """Start the frame again without the branch that left a value."""
-    why = Reason.PYTHON_VALUE, phi.told
+    origin = origin_of(frame, phi)
+    why = Reason.PYTHON_VALUE, phi.told + use
     for site in frame.sites:
-        if site.branch.site == phi.site:  # its numbers may have been nodes at first
+        if site.branch.site == origin:  # its numbers may have been nodes at first
             why = why_kept(frame, NUMBERS, site.place.instruction) or why
-    restart_without(frame, {phi.site: why})
-    break_graph("Value that differs between arms", phi.told)
+    restart_without(frame, {origin: why})
+    if frame.arms:
+        raise Refusal(*why)
+    stack.break_graph("Value that differs between arms", why[1])
 
 
-PHIS = PhiHandlers(_on_asked, _on_use)
+PHIS = PhiHandlers(_on_asked, _on_step, _on_use)

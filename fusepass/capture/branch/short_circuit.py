@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from fusepass.capture.branch.join import join_arms
+from fusepass.capture.branch.phi_truth import Undecided, truth_of
 from fusepass.capture.branch.snapshot import OpenBranch
 from fusepass.capture.branch.trace_arm import trace_arm
 from fusepass.capture.bytecode.control_flow import Region
@@ -27,6 +28,7 @@ from fusepass.capture.restarts import restart_leaving, why_kept
 from fusepass.capture.scalars import item_hooks
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
+from fusepass.torch_private.dynamo.phi import is_phi
 
 
 @dataclass(frozen=True)
@@ -119,10 +121,24 @@ def _as_bool_tensor(translator: Any, frame: Frame, settled: Any) -> tuple[Any, t
         translator.stack[-1] = as_bool_scalar(translator, stack.realized(tested))
         return None, items
     value = stack.realized(translator.stack[-1])
+    if is_phi(value):
+        truth = _truth(translator, value)
+        if not isinstance(truth, bool):
+            translator.stack[-1] = truth
+            return None, items
+        value = stack.constant(truth)
     if not stack.constant_of(value)[0]:
         raise Refusal(Reason.PYTHON_VALUE, "an object is tested behind a tensor")
     translator.stack[-1] = settled
     return value, ()
+
+
+def _truth(translator: Any, phi: Any) -> Any:
+    try:
+        return truth_of(translator, phi)
+    except Undecided:
+        text = "a value that differs between arms is tested behind a tensor"
+        raise Refusal(Reason.PYTHON_VALUE, text) from None
 
 
 def _dissolve(branch: OpenBranch, site: BranchSite, chain: ShortCircuit, settled: Any) -> None:

@@ -1,4 +1,4 @@
-"""Record a tensor in one arm that stands beside one that only the other arm made.
+"""Record further nodes in an arm: a tensor that stands beside one that only the other arm made.
 
 A select chooses between two tensors of one shape, layout, dtype and device. The stand-in is zero:
 code looks at the result only if the other arm was taken.
@@ -6,11 +6,16 @@ code looks at the result only if the other arm was taken.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from fusepass.capture.branch.known_outcomes import TRUTH, outcomes, tested_now
+from fusepass.capture.branch.phi_truth import logical_choice
 from fusepass.capture.branch.snapshot import OpenBranch, last_node, recorded_since
 from fusepass.capture.nodes.select_node import ARM
 from fusepass.capture.refusal import Refusal
@@ -21,22 +26,55 @@ from fusepass.torch_private.fx.graphs import size_hint
 from fusepass.torch_private.fx.size_nodes import size_as_node, symbol_nodes
 
 
-def stand_in(branch: OpenBranch, nodes: dict[bool, list[fx.Node]], like: fx.Node) -> fx.Proxy:
-    """A zero tensor like that of a node, in the other arm; it is added to the arm's ``nodes``.
+@dataclass(frozen=True)
+class ArmRecorder:
+    """Records nodes in the arms of a branch, which have been traced; ``nodes`` are theirs."""
 
-    Raises:
-        Refusal: there is none.
-    """
-    value = tensor_value(like)
-    if value is None or value.layout is not torch.strided:
-        raise Refusal(Reason.UNTRACEABLE, "a value at the join has no known shape")
-    arm = like in nodes[False]
-    last = last_node(branch.graph)
-    made = _zeros(branch, value)
-    for node in recorded_since(branch.graph, last):
-        node.meta[ARM] = (branch.site, arm)
-        nodes[arm].append(node)
-    return made
+    branch: OpenBranch
+    nodes: dict[bool, list[fx.Node]]
+
+    def known(self, arm: bool) -> dict[fx.Node, bool]:
+        """What is known of predicates in an arm."""
+        tested = self.branch.predicate.as_proxy().node
+        return outcomes(self.branch.frame, [(tested, arm)])
+
+    @contextlib.contextmanager
+    def _inside(self, arm: bool) -> Iterator[None]:
+        last = last_node(self.branch.graph)
+        yield
+        for node in recorded_since(self.branch.graph, last):
+            node.meta[ARM] = (self.branch.site, arm)
+            self.nodes[arm].append(node)
+
+    def stand_in(self, like: fx.Node, arm: bool) -> fx.Proxy:
+        """A zero tensor like that of a node of the other arm.
+
+        Raises:
+            Refusal: there is none.
+        """
+        value = tensor_value(like)
+        if value is None or value.layout is not torch.strided:
+            raise Refusal(Reason.UNTRACEABLE, "a value at the join has no known shape")
+        with self._inside(arm):
+            made = _zeros(self.branch, value)
+        if value.dtype is torch.bool and value.dim() == 0:
+            made.node.meta[TRUTH] = False
+        return made
+
+    def truth(self, value: Any, arm: bool) -> Any:
+        """A truth value that an arm leaves, as a tracked tensor."""
+        translator = self.branch.translator
+        constant, python = stack.constant_of(value)
+        with self._inside(arm):
+            if not constant:
+                tested = tested_now(self.branch.frame, value)
+                sides = (stack.constant_of(side)[1] for side in (value.taken, value.other))
+                return logical_choice(translator, tested, *sides)
+            like = tensor_value(self.branch.predicate.as_proxy().node)
+            kwargs = {"dtype": torch.bool, "device": None if like is None else like.device}
+            made = stack.wrap_call(translator, "call_function", torch.full, ((), python), kwargs)
+        made.as_proxy().node.meta[TRUTH] = python
+        return made
 
 
 def _zeros(branch: OpenBranch, value: torch.Tensor) -> fx.Proxy:

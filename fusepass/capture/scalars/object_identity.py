@@ -36,12 +36,17 @@ from fusepass.torch_private.dynamo.identity import (
     other_number,
     parts_of,
 )
-from fusepass.torch_private.dynamo.scalars.unbacked_sizes import linear_size, unknown_sizes
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import (
+    asked_symbols,
+    linear_size,
+    unknown_sizes,
+)
 from fusepass.torch_private.dynamo.stack import (
     break_graph,
     constant,
     constant_of,
     is_any_tensor,
+    is_unused,
     node_of,
     number_node,
     realized,
@@ -113,6 +118,20 @@ def on_kind(translator: Any, value: Any) -> None:
     frame = frame_of(translator.output)
     if frame is not None and differs(frame, value) and len(kinds(value)) > 1:
         restart_knowing(frame, [value], _KIND)
+
+
+def on_test(frame: Frame, value: Any) -> None:
+    """A jump on a number that differs between arms, or on what is made of one."""
+    if not is_unused(value) and differs(frame, value):
+        restart_knowing(frame, [value], "a branch tests it")
+
+
+def on_asked(frame: Frame, error: BaseException) -> None:
+    """Dynamo asks for the value of a number, which may be one that differs between arms."""
+    numbers = [site.branch.site for site in frame.sites if site.leaves_numbers]
+    if numbers and asked_symbols(error):
+        text = "a Python number differs between the arms, and its value is asked for afterwards"
+        restart_without(frame, dict.fromkeys(numbers, (Reason.PYTHON_VALUE, text)))
 
 
 def _is_none(value: Any) -> bool:

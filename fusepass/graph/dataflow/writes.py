@@ -1,4 +1,4 @@
-"""Which memory a complete graph writes, in the graphs it calls, too."""
+"""Which memory a graph writes, in the graphs it calls, too."""
 
 from __future__ import annotations
 
@@ -27,6 +27,25 @@ def writers_by_memory(nodes: Iterable[fx.Node]) -> dict[int, list[fx.Node]]:
         for key in memories(written_nodes(node)):
             found.setdefault(key, []).append(node)
     return found
+
+
+class MemoryWrites:
+    """The memories that a graph being traced has written so far."""
+
+    def __init__(self) -> None:
+        self._seen: fx.Node | None = None
+        self._keys: set[int] = set()
+
+    def contain(self, node: fx.Node) -> bool:
+        """Whether the memory of a node may have been written."""
+        last = seen = self._seen
+        for one in reversed(node.graph.nodes):
+            if one is seen:
+                break
+            last = one if last is seen else last
+            self._keys.update(memories(written_nodes(one)))
+        self._seen = last
+        return not self._keys.isdisjoint(memories([node]))
 
 
 def _written(node: fx.Node, gm: fx.GraphModule) -> list[fx.Node]:

@@ -50,7 +50,12 @@ BreakHandler = Callable[[Any, str, Any], None]
 
 
 def jump_kind(opname: str) -> tuple[bool, bool]:
-    """For a conditional jump: (jumps when true, keeps the tested value if it jumps)."""
+    """For a conditional jump: (jumps when true, keeps the tested value if it jumps).
+
+    A jump that compares with None tests whether the value is None.
+    """
+    if opname.endswith("NONE"):
+        return "NOT" not in opname, False
     return _JUMPS[opname], opname.endswith("_OR_POP")
 
 

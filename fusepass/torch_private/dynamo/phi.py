@@ -89,19 +89,30 @@ def choose(predicate: Any, taken: Any, other: Any) -> Any:
 skip_code(choose.__code__)  # else Dynamo, which sees every call, would compile it
 
 
+class PhiAsked(Exception):
+    """Unwinds an instruction that asks something about a value that is one of two."""
+
+    def __init__(self, phi: PhiVariable) -> None:
+        super().__init__(phi.told)
+        self.phi = phi
+
+
 @dataclass(frozen=True)
 class PhiHandlers:
     """What capture does about such values.
 
     Attributes:
         on_asked: called with the value when Dynamo asks something about it while an instruction
-            that looks at it is traced; gives the one it is, or raises.
-        on_use: called as ``(translator, instruction, operands, original)`` at such an instruction
-            in a graph in which there are such values; ``operands`` is how many it looks at.
+            that looks at it is traced; gives the one it is, or raises :class:`PhiAsked`.
+        on_step: called with the translator at each instruction of a graph in which there are such
+            values.
+        on_use: called as ``(translator, instruction, places, original)`` at such an instruction
+            that looks at values; ``places`` are their places on the stack.
     """
 
     on_asked: Callable[[PhiVariable], Any]
-    on_use: Callable[[Any, Any, int, Callable[[], None]], None]
+    on_step: Callable[[Any], None]
+    on_use: Callable[[Any, Any, list[int], Callable[[], None]], None]
 
 
 _handlers: list[PhiHandlers] = []
@@ -162,38 +173,39 @@ def watching(on: bool) -> Iterator[None]:
         _watched[0] = before
 
 
-# How many values on top of the stack an instruction looks at, or how it follows from its argument.
-# Instructions that only move values are not here.
-_ONE = """
+# The places, from the top of the stack, of the values that an instruction looks at, or how these
+# follow from its argument. Instructions that only move values are not here.
+_TOP = """
     BEFORE_ASYNC_WITH BEFORE_WITH CALL_INTRINSIC_1 CONVERT_VALUE DELETE_ATTR DICT_MERGE DICT_UPDATE
     FORMAT_SIMPLE FOR_ITER GET_AITER GET_ITER GET_LEN GET_YIELD_FROM_ITER LIST_EXTEND LOAD_ATTR
     LOAD_METHOD LOAD_SPECIAL MATCH_MAPPING MATCH_SEQUENCE SET_ADD SET_UPDATE STORE_ATTR
-    STORE_SUBSCR TO_BOOL UNARY_INVERT UNARY_NEGATIVE UNARY_NOT UNARY_POSITIVE UNPACK_EX
-    UNPACK_SEQUENCE
+    TO_BOOL UNARY_INVERT UNARY_NEGATIVE UNARY_NOT UNARY_POSITIVE UNPACK_EX UNPACK_SEQUENCE
     """.split()
 _TWO = """
-    BINARY_OP BINARY_SUBSCR COMPARE_OP CONTAINS_OP DELETE_SUBSCR FORMAT_WITH_SPEC IS_OP MAP_ADD
-    MATCH_KEYS STORE_SUBSCR
+    BINARY_OP BINARY_SUBSCR COMPARE_OP CONTAINS_OP DELETE_SUBSCR FORMAT_WITH_SPEC IS_OP MATCH_KEYS
+    STORE_SUBSCR
     """.split()
 _THREE = "BINARY_SLICE CALL_FUNCTION_EX LOAD_SUPER_ATTR MATCH_CLASS STORE_SLICE".split()
-_LOOKS: dict[str, Callable[[int], int]] = {
-    **dict.fromkeys(_ONE, lambda _: 1),
-    **dict.fromkeys(_TWO, lambda _: 2),
-    **dict.fromkeys(_THREE, lambda _: 3),
-    "FORMAT_VALUE": lambda flags: 2 if flags & 4 else 1,
-    "BUILD_MAP": lambda count: 2 * count,
-    "BUILD_SET": lambda count: count,
-    "BUILD_SLICE": lambda count: count,
-    "BUILD_STRING": lambda count: count,
-    "CALL": lambda count: count + 2,
-    "CALL_KW": lambda count: count + 3,
-    "RAISE_VARARGS": lambda count: count,
+Places = Callable[[int], range]
+_LOOKS: dict[str, Places] = {
+    **dict.fromkeys(_TOP, lambda _: range(1, 2)),
+    **dict.fromkeys(_TWO, lambda _: range(1, 3)),
+    **dict.fromkeys(_THREE, lambda _: range(1, 4)),
+    "FORMAT_VALUE": lambda flags: range(1, 3 if flags & 4 else 2),
+    "MAP_ADD": lambda _: range(2, 3),
+    "BUILD_MAP": lambda count: range(2, 2 * count + 1, 2),
+    "BUILD_SET": lambda count: range(1, count + 1),
+    "BUILD_SLICE": lambda count: range(1, count + 1),
+    "BUILD_STRING": lambda count: range(1, count + 1),
+    "CALL": lambda count: range(1, count + 3),
+    "CALL_KW": lambda count: range(1, count + 4),
+    "RAISE_VARARGS": lambda count: range(1, count + 1),
 }
 
 
-def _operand_count(opname: str) -> Callable[[int], int] | None:
+def _places_of(opname: str) -> Places | None:
     if "JUMP" in opname and "_IF_" in opname:
-        return lambda _: 1
+        return lambda _: range(1, 2)
     return _LOOKS.get(opname)
 
 
@@ -204,10 +216,9 @@ def hook_phis(patches: Patches, handlers: PhiHandlers) -> None:
     base = symbolic_convert.InstructionTranslatorBase
     for table in [kind.dispatch_table for kind in (base, *_all_subclasses(base))]:
         for opname, opcode in dis.opmap.items():
-            count = _operand_count(opname)
-            known = opcode < len(table) and table[opcode] is not None
-            if known:
-                patches.put_into(table, opcode, functools.partial(_look, handlers.on_use, count))
+            if opcode < len(table) and table[opcode] is not None:
+                look = functools.partial(_look, handlers, _places_of(opname))
+                patches.put_into(table, opcode, look)
 
     def compile_subgraph(theirs: Theirs, *args: Any, **kwargs: Any) -> Any:
         with watching(False):  # what is written behind a graph looks at no value
@@ -217,20 +228,19 @@ def hook_phis(patches: Patches, handlers: PhiHandlers) -> None:
 
 
 def _look(
-    on_use: Any,
-    count: Callable[[int], int] | None,
-    theirs: Theirs,
-    translator: Any,
-    instruction: Any,
+    handlers: PhiHandlers, places: Places | None, theirs: Theirs, translator: Any, instruction: Any
 ) -> None:
     if _PHIS not in vars(translator.output):
         return theirs(translator, instruction)  # type: ignore[no-any-return]
-    if count is None:
+    handlers.on_step(translator)
+    if places is None:
         with watching(False):
             return theirs(translator, instruction)  # type: ignore[no-any-return]
-    operands = count(instruction.arg or 0)
+    found = [-place for place in places(instruction.arg or 0)]
     with watching(True):
-        return on_use(translator, instruction, operands, lambda: theirs(translator, instruction))
+        return handlers.on_use(
+            translator, instruction, found, lambda: theirs(translator, instruction)
+        )
 
 
 def _all_subclasses(kind: type) -> list[Any]:

@@ -218,6 +218,7 @@ for name, (taken, other, code) in KEPT.items():
         TURNS,
         WHERE if code is None else keep(code),
         state=kept_state,
+        recompiles=code is None,
     )
 
 

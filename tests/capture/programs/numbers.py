@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..support.inputs import B, InputSets, cases, signs
-from ..support.program import WHERE, Family, cond, keep
+from ..support.program import WHERE, Family, Verdict, cond, keep
 
 FAMILY = Family("numbers")
 ONE = signs((B, 4))
@@ -107,7 +107,7 @@ def whole_division(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return x // s, x % s, x * s
 
 
-@FAMILY.program(signs((B, 4), dtype=torch.int64), VALUE | keep("partial_op"), one_sided=True)
+@FAMILY.program(signs((B, 4), dtype=torch.int64), cond("partial_op"), one_sided=True)
 def division_by_nothing(x: Tensor) -> Tensor:
     s = 2 if x.sum() > 0 else 0
     return x // s
@@ -256,6 +256,9 @@ SEEN: dict[str, Callable[[Tensor, Any], Any]] = {
     "power": lambda x, s: x**s,
     "tensor_of_it": lambda x, s: x + torch.tensor(s),
 }
+# What they ask is answered for each of the two numbers.
+ASKED = {"range", "returned", "returned_sum", "string", "list_item", "random"}
+HANDED_ON = {"index", "test", "dictionary_key"}
 # These may also go into the graph: they are arithmetic after all, with a result of one dtype.
 OPEN = {"power", "tensor_made", "integer_of_it", "shift", "in_place", "tensor_of_it"}
 
@@ -270,12 +273,20 @@ def seeing(name: str) -> Callable[[Tensor], Any]:
     return program
 
 
+def seen_verdict(name: str) -> Verdict:
+    if name in ASKED:
+        return WHERE
+    if name in HANDED_ON:
+        return keep("alias")
+    return WHERE | VALUE if name in OPEN else VALUE
+
+
 for name in SEEN:
     FAMILY.add(
         f"seen_{name}",
         lambda name=name: seeing(name),
         ONE,
-        WHERE | VALUE if name in OPEN else VALUE,
+        seen_verdict(name),
     )
 
 
@@ -300,4 +311,5 @@ def leaving(name: str) -> Callable[[Tensor], Tensor]:
 
 
 for name in LEFT:
-    FAMILY.add(f"left_{name}", lambda name=name: leaving(name), ONE, VALUE)
+    verdict = VALUE if name == "complex" else WHERE
+    FAMILY.add(f"left_{name}", lambda name=name: leaving(name), ONE, verdict)

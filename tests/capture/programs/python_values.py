@@ -75,7 +75,7 @@ def tensor_or_number(x: Tensor) -> Tensor:
     return x + shift
 
 
-@FAMILY.program(ONE, VALUE, grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def tensor_or_none(x: Tensor) -> Tensor:
     mask = None
     if x.sum() > 0:
@@ -83,7 +83,7 @@ def tensor_or_none(x: Tensor) -> Tensor:
     return x * 2 if mask is None else x.masked_fill(mask, 0)
 
 
-@FAMILY.program(ONE, VALUE)
+@FAMILY.program(ONE, WHERE)
 def mask_dropped(x: Tensor) -> Tensor:
     # attention_mask = None where nothing is masked
     mask = x > -100
@@ -92,13 +92,13 @@ def mask_dropped(x: Tensor) -> Tensor:
     return x.softmax(-1) if mask is None else x.masked_fill(~mask, -9.0).softmax(-1)
 
 
-@FAMILY.program(ONE, VALUE)
+@FAMILY.program(ONE, WHERE)
 def function_chosen(x: Tensor) -> Tensor:
     act = F.relu if x.sum() > 0 else F.gelu
     return act(x)
 
 
-@FAMILY.program(ONE, VALUE)
+@FAMILY.program(ONE, WHERE)
 class ModuleChosen(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class ModuleChosen(nn.Module):
         return layer(x)
 
 
-@FAMILY.program(ONE, VALUE)
+@FAMILY.program(ONE, WHERE)
 def counter(x: Tensor) -> tuple[Tensor, int]:
     steps = 0
     for _ in range(2):
@@ -129,7 +129,7 @@ def shape_left(x: Tensor) -> Tensor:
     return x.reshape(shape) + 1
 
 
-@FAMILY.program(ONE, VALUE)
+@FAMILY.program(ONE, WHERE)
 def flag_tested_later(x: Tensor) -> Tensor:
     if x.sum() > 0:
         found = True

@@ -213,7 +213,7 @@ def masked_store_if_any(x: Tensor, mask: Tensor) -> Tensor:
     return h
 
 
-@FAMILY.program(masks, keep("python_value"), grad=True)
+@FAMILY.program(masks, WHERE, grad=True)
 def mask_becomes_none(x: Tensor, mask: Tensor) -> Tensor:
     attention_mask: Tensor | None = mask
     if not mask.any():
