@@ -11,6 +11,7 @@ that branch is a graph break.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -24,7 +25,7 @@ from fusepass.capture.branch.phi_truth import (
 )
 from fusepass.capture.branch.snapshot import Bindings, OpenBranch
 from fusepass.capture.bytecode.control_flow import region_of
-from fusepass.capture.frame_state import BranchSite, Frame, frame_of
+from fusepass.capture.frame_state import BranchSite, Frame, Place, frame_of
 from fusepass.capture.refusal import Refusal, refusal_after
 from fusepass.capture.restarts import NUMBERS, restart_without, why_kept
 from fusepass.capture.source_position import here
@@ -128,7 +129,7 @@ def _jump(translator: Any, jump: Any, frame: Frame, original: Callable[[], None]
         translator.stack[-1] = stack.constant(known)
         return original()
     translator.stack[-1] = truth
-    place = here(translator, "branch")
+    place = _use_at(translator)
     frame.active.append(place.instruction)
     try:
         region = region_of(translator.f_code, translator.instructions)
@@ -141,7 +142,7 @@ def _jump(translator: Any, jump: Any, frame: Frame, original: Callable[[], None]
 
 def _fork(translator: Any, frame: Frame, phi: PhiVariable) -> None:
     """Trace the instruction at hand with the values of either arm, and join behind it."""
-    place = here(translator, "branch")
+    place = _use_at(translator)
     index = translator.instruction_pointer - 1
     before = Bindings(translator)
     predicate = tested_now(frame, phi)
@@ -152,6 +153,11 @@ def _fork(translator: Any, frame: Frame, phi: PhiVariable) -> None:
     with _counted(frame, place.instruction):
         made = fork_operands(branch)
     _note(frame, made, place)
+
+
+def _use_at(translator: Any) -> Place:
+    """The place of a use: the report has a line for the branch that left the value, not for it."""
+    return dataclasses.replace(here(translator, "branch"), line=0)
 
 
 def _join(translator: Any, index: int) -> int:

@@ -32,7 +32,8 @@ class Branch:
         outer: ``(site, arm)`` of the arm this branch stands in, or None.
         treatment: ``where`` or ``cond``.
         gated: whether the arm not taken could give NaN gradients, so its operands need gating.
-        file, line: where the branch is in the user's program.
+        file, line: where the branch is in the user's program; no line for one that only asks for
+            the outcome of another.
     """
 
     site: int

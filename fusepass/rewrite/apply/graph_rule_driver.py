@@ -129,7 +129,7 @@ class _RuleRun:
     ) -> Iterator[Decision]:
         """What is said of a site that the rule has replaced, which may have been a branch."""
         rule = self.rule
-        if rule.treatment and branch is not None:
+        if rule.treatment and branch is not None and branch.line:
             proved = Station.CAPTURE, "branch", Outcome.APPLIED, Reason.PROVED
             yield Decision(*proved, rule.summary, rule.treatment, branch.file, branch.line)
         if not rule.settled_by_capture:

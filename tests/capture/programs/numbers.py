@@ -257,7 +257,7 @@ SEEN: dict[str, Callable[[Tensor, Any], Any]] = {
     "tensor_of_it": lambda x, s: x + torch.tensor(s),
 }
 # What they ask is answered for each of the two numbers.
-ASKED = {"range", "returned", "returned_sum", "string", "list_item", "random"}
+ASKED = {"range", "returned", "returned_sum", "string", "list_item"}
 HANDED_ON = {"index", "test", "dictionary_key"}
 # These may also go into the graph: they are arithmetic after all, with a result of one dtype.
 OPEN = {"power", "tensor_made", "integer_of_it", "shift", "in_place", "tensor_of_it"}
@@ -274,6 +274,8 @@ def seeing(name: str) -> Callable[[Tensor], Any]:
 
 
 def seen_verdict(name: str) -> Verdict:
+    if name == "random":
+        return cond("random_op")
     if name in ASKED:
         return WHERE
     if name in HANDED_ON:

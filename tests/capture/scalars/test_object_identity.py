@@ -130,9 +130,7 @@ def of_a_tensor_or_a_number(x: Tensor) -> Tensor:
     + ([a_nan_in] if OBJECT_FIRST else []),
 )
 def test_numbers_that_differ_between_arms(program: Callable[..., Any]) -> None:
-    outcome = side_by_side(program, *TURNS)
-    assert ("keep", "python_value") in outcome.treatments
-    assert "a Python number differs between the arms, and Python" in outcome.reasons[0]
+    side_by_side(program, *TURNS).only("where", "pure_total")
 
 
 def test_a_type_that_is_one_in_both_arms() -> None:
