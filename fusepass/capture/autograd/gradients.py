@@ -20,7 +20,14 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
-from fusepass.capture.nodes.select_node import BRANCH, branches_of, select, selects_of, sites_around
+from fusepass.capture.nodes.select_node import (
+    BRANCH,
+    ONE_SIDED,
+    branches_of,
+    select,
+    selects_of,
+    sites_around,
+)
 from fusepass.capture.restarts import Why
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories, memory_of
@@ -65,6 +72,12 @@ class _GradientReach:
     def bit_of(self, node: fx.Node) -> int:
         self.owners.append(node)
         return 1 << (len(self.owners) - 1)
+
+    def inside_of(self, chosen: fx.Node) -> int:
+        """What stands behind gates of a select's predicate, in arms of this site or another."""
+        sites = (node for node in self.differs if node.args[0] is chosen.args[0])
+        own = {chosen.meta[BRANCH].site, *(node.meta[BRANCH].site for node in sites)}
+        return functools.reduce(operator.or_, (self.inside.get(site, 0) for site in own), 0)
 
     def named(self, bits: int) -> list[fx.Node]:
         return [node for i, node in enumerate(self.owners) if bits >> i & 1]
@@ -129,10 +142,15 @@ def _reach_of_select(item: fx.Node, reach: _GradientReach) -> tuple[int, int]:
     if not carries_grad(item):
         return 0, 0
     source, position = item.args
+    side = source.meta.get(ONE_SIDED, {}).get(position)  # type: ignore[union-attr]
+    if side is not None and not any(user.op == "output" for user in item.users):
+        # Code looks at it in arms of the same predicate only: there it is what the arm made.
+        made = source.args[1 if side else 2][position]  # type: ignore[union-attr,index]
+        return reach.may[made], reach.must[made]  # type: ignore[index]
     taken, other = source.args[1][position], source.args[2][position]  # type: ignore[union-attr,index]
     may = reach.may[taken] | reach.may[other]  # type: ignore[index]
     must_taken, must_other = reach.must[taken], reach.must[other]  # type: ignore[index]
-    gated = reach.inside.get(source.meta[BRANCH].site, 0)  # type: ignore[union-attr]
+    gated = reach.inside_of(source)  # type: ignore[arg-type]
     return may, (must_taken & must_other) | ((must_taken | must_other) & gated)
 
 
@@ -166,7 +184,7 @@ def _deciding_selects(
     lost = {}
     for node in selects:
         site = node.meta[BRANCH].site
-        if node in above and reach.differs.get(node, 0) & bits & ~reach.inside.get(site, 0):
+        if node in above and reach.differs.get(node, 0) & bits & ~reach.inside_of(node):
             lost[site] = why
     return lost
 

@@ -24,7 +24,14 @@ from fusepass.capture.masks.mixed_index import split_mixed_indices
 from fusepass.capture.mutation.shadow_copies import Shadows, shadow_arms, write_back
 from fusepass.capture.nodes.events import is_line, nodes_of
 from fusepass.capture.nodes.predicate import held_predicate
-from fusepass.capture.nodes.select_node import BRANCH, HIDES_GRAD, WRITTEN, Branch, select
+from fusepass.capture.nodes.select_node import (
+    BRANCH,
+    HIDES_GRAD,
+    ONE_SIDED,
+    WRITTEN,
+    Branch,
+    select,
+)
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.restarts import NUMBERS, restart_with_phis, why_kept
 from fusepass.capture.scalars.arm_scalars import record_choice
@@ -74,6 +81,7 @@ def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
     tensors: list[Any] = []
     if pairs:
         site.select, tensors = _record_select(branch, facts, outputs.pairs, verdict, read)
+        site.select.meta[ONE_SIDED] = dict(outputs.one_sided)
         write_back(translator, shadows, tensors[read:])
     elif not outputs.numbers:
         branch.frame.leave_arms((*taken.nodes, *other.nodes), branch.site, branch.outer)

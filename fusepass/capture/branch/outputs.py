@@ -73,7 +73,7 @@ class Outputs:
         number_nodes: whether a number that differs may become a node, for tensor work.
         is_made: whether a node was recorded in one of the arms.
         arms: records further nodes in the arms.
-        one_sided: positions of pairs that are looked at only if one arm was taken.
+        one_sided: positions of pairs that are looked at only if one arm was taken: which.
         phis: values that are one of two, by what the arms left.
         exported: containers that one arm left and the other did not.
         held_by: keeps alive what is known by its identity.
@@ -87,7 +87,7 @@ class Outputs:
     number_nodes: bool = True
     is_made: Callable[[fx.Node], bool] = _unknown
     arms: Any = None
-    one_sided: set[int] = field(default_factory=set)
+    one_sided: dict[int, bool] = field(default_factory=dict)
     phis: dict[tuple[int, int], PendingPhi] = field(default_factory=dict)
     exported: dict[tuple[int, bool], Any] = field(default_factory=dict)
     held_by: list[Any] = field(default_factory=list)
@@ -104,12 +104,12 @@ class Outputs:
     def add_one_sided(self, value: Any, arm: bool) -> Pending:
         """Slot for a tensor that one arm made, and that is looked at only if it was taken."""
         proxy = value.as_proxy()
-        for position in self.one_sided:
-            if self.pairs[position][not arm].node is proxy.node:
+        for position, side in self.one_sided.items():
+            if side is arm and self.pairs[position][not arm].node is proxy.node:
                 return Pending("tensors", position)
         pair = proxy, self.arms.stand_in(proxy.node, not arm)
         self.pairs.append(pair if arm else pair[::-1])
-        self.one_sided.add(len(self.pairs) - 1)
+        self.one_sided[len(self.pairs) - 1] = arm
         return Pending("tensors", len(self.pairs) - 1)
 
     def add_number(self, taken: Any, other: Any) -> Pending:

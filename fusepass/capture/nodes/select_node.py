@@ -20,6 +20,7 @@ from fusepass.torch_private.fx.graphs import cond_operator
 ARM = "fusepass_arm"  # node.meta key: (site id, which arm) of the innermost arm the node belongs to
 BRANCH = "fusepass_branch"  # meta key on a select node: its Branch
 HIDES_GRAD = "fusepass_hides_grad"  # on a select node: results that require grad in one arm only
+ONE_SIDED = "fusepass_one_sided"  # on a select node: the arm, for results that the other lacks
 WRITTEN = "fusepass_written"  # meta key on a select node: from which result on it is written back
 
 
