@@ -25,7 +25,7 @@ from fusepass.capture.branch import phi_uses, raise_arm
 from fusepass.capture.branch.fork import fork
 from fusepass.capture.bytecode import own_handlers, try_blocks
 from fusepass.capture.bytecode.control_flow import region_of
-from fusepass.capture.effects import attribute_reads, print_hooks
+from fusepass.capture.effects import changed_state, print_hooks
 from fusepass.capture.frame_state import (
     Frame,
     Place,
@@ -60,6 +60,7 @@ from fusepass.torch_private.dynamo import (
     guards,
     hooks,
     identity,
+    open_containers,
     open_writes,
     phi,
     print_calls,
@@ -139,7 +140,8 @@ def _put_hooks(*, capture: bool) -> Callable[[], None]:
             calls.hook_questions(patches, select_identity.on_identity_query)
             print_calls.hook_speech(patches, print_hooks.on_speech)
             unbacked_sizes.hook_sizes(patches, mask_hooks.on_size)
-            open_writes.hook_writes(patches, is_ours, attribute_reads.on_read)
+            open_writes.hook_writes(patches, is_ours, changed_state.on_read)
+            open_containers.hook_containers(patches, is_ours, changed_state.on_asked)
             error_hooks.hook_recorded(patches, _on_recorded)
         hooks.hook_graphs(patches, settle_graph)
         hooks.hook_breaks(patches, _on_break)

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import fx
 
+from fusepass.capture.branch.container_writes import ContainerWrites, container_writes
 from fusepass.capture.branch.merge import merge
 from fusepass.capture.branch.one_sided import phi_of
 from fusepass.capture.branch.outputs import Outputs
@@ -37,13 +38,15 @@ class AttributeWrites:
         pending: pending attribute writes before the arm.
         dicts: dictionaries of buffers the arm wrote, and their items before it.
         bound: what the arm bound, by place; the tracked object stands beside the value.
-        before: what was recorded before the arm first bound something; None if it bound nothing.
+        containers: what it did to lists, dicts, sets and deques.
+        before: what was recorded before the arm first changed something; None if it did not.
     """
 
     effects: Any
     pending: dict[Any, dict[str, Any]] = field(default_factory=dict)
     dicts: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     bound: dict[Place, tuple[Any, Any]] = field(default_factory=dict)
+    containers: ContainerWrites = field(default_factory=ContainerWrites)
     before: frozenset[fx.Node] | None = None
 
     def note(self, graph: fx.Graph) -> None:
@@ -51,16 +54,23 @@ class AttributeWrites:
         if self.before is None:
             self.before = frozenset(graph.nodes)
 
+    @property
+    def outside(self) -> bool:
+        """Whether the arm changed something that is older than the frame."""
+        bound = (item for item, _ in self.bound.values())
+        return self.containers.outside or not all(map(stack.is_own_cell, bound))
+
     def check(self, nodes: Iterable[fx.Node]) -> None:
         """Refuse an arm whose ``nodes`` may fail after it has bound something outside."""
-        outside = [item for item, _ in self.bound.values() if not stack.is_own_cell(item)]
-        behind = [node for node in nodes if node not in (self.before or ())] if outside else []
-        why = why_not_before(behind)
+        if not self.outside:
+            return
+        why = why_not_before([node for node in nodes if node not in (self.before or ())])
         if why is not None:
             raise Refusal(*why)
 
     def collect(self) -> None:
-        """Note what the arm bound, and put everything back to what was pending before it."""
+        """Note what the arm did, and put everything back to what was pending before it."""
+        self.containers.collect()
         restored = {item: dict(writes) for item, writes in self.pending.items()}
         for item, writes in self.effects.store_attr_mutations.items():
             before = self.pending.get(item, {})
@@ -127,6 +137,9 @@ def attribute_writes(translator: Any, iterators: Iterable[Any]) -> Iterator[Attr
         if stack.is_existing_mutation(item) and plain:
             writes.note(translator.output.graph)
             return True
+        if writes.containers.allowed(item):
+            writes.note(translator.output.graph)
+            return True
         kind = side_effects.buffer_container(item)
         if kind is None:
             return False
@@ -136,7 +149,10 @@ def attribute_writes(translator: Any, iterators: Iterable[Any]) -> Iterator[Attr
             writes.dicts[id(item)] = (item, frozenset(items) if kind == "set" else dict(items))
         return True
 
-    with side_effects.side_effects_allowed(effects, allowed):
+    with (
+        container_writes(translator) as writes.containers,
+        side_effects.side_effects_allowed(effects, allowed),
+    ):
         yield writes
 
 

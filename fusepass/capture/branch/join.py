@@ -12,6 +12,7 @@ from torch import fx
 
 from fusepass.capture.branch import legality
 from fusepass.capture.branch.attribute_writes import merge_attributes
+from fusepass.capture.branch.container_writes import merge_contents
 from fusepass.capture.branch.merge import merge, merge_locals
 from fusepass.capture.branch.outputs import Outputs, Results, settle
 from fusepass.capture.branch.snapshot import BLOCKS, Arm, OpenBranch, restore_iterators
@@ -62,6 +63,7 @@ def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
     merge_states = _merge_returns if branch.join == EXIT else _merge_states
     index, finish = merge_states(branch, taken, other, outputs)
     bound = merge_attributes(taken.writes, other.writes, outputs)
+    contents = merge_contents(translator, taken.writes.containers, other.writes.containers, outputs)
     read = len(outputs.pairs)  # what follows is written back instead
     for final in shadows.finals.values():
         outputs.pairs.append(
@@ -76,7 +78,7 @@ def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
     held = held_predicate(translator, branch.predicate) if outputs.phis else None
     for outcome, arm in arms.items():
         arm.writes.check(rewritten.nodes[outcome])
-    if held is not None and (taken.writes.bound or other.writes.bound):
+    if held is not None and (taken.writes.outside or other.writes.outside):
         site.changes = held.as_proxy().node
     tensors: list[Any] = []
     if pairs:
@@ -93,6 +95,8 @@ def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
     finish(results)
     for item, name, value in bound:
         bind_attribute(effects, item, name, settle(value, results))
+    for change in contents:
+        change(results)
     translator.instruction_pointer = translator.start_point = index
     return site
 

@@ -261,9 +261,9 @@ def iterator_states(values: Sequence[Any], *, generators: bool = False) -> list[
             for held in state.values():
                 todo.extend(held if isinstance(held, (list, tuple)) else [held])
         elif isinstance(value, BaseListVariable):
-            todo += value.items
+            todo += vars(value).get("items", ())  # of an open one (open_containers.py), too
         elif isinstance(value, ConstDictVariable):
-            todo += value.items.values()
+            todo += vars(value)["items"].values()
     return list(found.values())
 
 

@@ -6,7 +6,7 @@ Run on torch 2.11 to 2.15.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -184,6 +184,14 @@ def plain_asserts() -> contextlib.AbstractContextManager[None]:
     """Treat ``assert tensor`` as the branch it is, not as a device-side assert."""
     setting = {"rewrite_assert_with_torch_assert": False}
     return torch._dynamo.config.patch(setting)  # type: ignore[no-any-return]
+
+
+def frames_held(translator: Any) -> Iterator[Any]:
+    """What the frames that are traced hold, on their stacks and under their names."""
+    while translator is not None:
+        yield from translator.stack
+        yield from translator.symbolic_locals.values()
+        translator = translator.parent
 
 
 def is_cell(value: Any) -> bool:
