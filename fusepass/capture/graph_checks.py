@@ -5,14 +5,19 @@ Sites that cannot stay are given back to Dynamo, which starts the frame again wi
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
 
-from fusepass.capture.autograd import gradients, select_identity
+from fusepass.capture.autograd import (
+    grad_in_one_arm,
+    gradients,
+    none_gradients,
+    select_identity,
+)
+from fusepass.capture.autograd.none_runtime import NoneGradients
 from fusepass.capture.autograd.rematerialize import rematerialize_in_arms
 from fusepass.capture.bytecode import try_blocks
 from fusepass.capture.effects import event_legality
@@ -69,6 +74,29 @@ class Traced:
     record: log.GraphRecord
 
 
+@dataclass(frozen=True)
+class _Settled:
+    """What is around a compiled graph.
+
+    Attributes:
+        late: outputs that are read as numbers.
+        events: exceptions and lines.
+        nones: leaves that have no gradient where their arm is not taken.
+    """
+
+    late: frozenset[int] = frozenset()
+    events: Events | None = None
+    nones: NoneGradients | None = None
+
+    def around(self, compiled: Compiled) -> Compiled:
+        """A compiled form of the graph, with that around it; gradients are next to the graph."""
+        if self.nones is not None:
+            compiled = self.nones.around(compiled)
+        if self.events is not None:
+            compiled = self.events.around(compiled)
+        return reading(compiled, self.late) if self.late else compiled
+
+
 def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[], Any]) -> Any:
     """Check a complete graph, compile it, and put around it what it cannot hold."""
     frame = any_frame_of(output_graph)
@@ -77,7 +105,7 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     if frame.traced is not None and frame.traced.gm is gm:
         return _compiled_again(frame, frame.traced, compile_graph)
     as_written = settle_sharing(gm, frame, output_graph)
-    late, events = ([], None) if frame.plain else _settle_effects(output_graph, frame, gm)
+    settled = _Settled() if frame.plain else _settle_effects(output_graph, frame, gm)
     restart_if_violated(output_graph, frame)
     try:
         note_saved(gm.graph, frame, output_graph)
@@ -86,22 +114,19 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     try:
         with log.compiling(frame) as record:
             record.as_written = as_written
-            record.reads_back = events is not None and events.reads_back
+            record.reads_back = settled.events is not None and settled.events.reads_back
             compiled = compile_graph()
     except BranchRuleError as error:  # our error costs speed, never the program
         _restart_after(frame, error, {site.branch.site: site.place for site in frame.sites})
         raise
     restart_if_violated(output_graph, frame)  # rules, and Inductor, may have asked for more
-    around = functools.partial(_around, events, frozenset(late))
-    compiled = around(compiled)
+    compiled = settled.around(compiled)
     if has_specializations(output_graph):
-        frame.traced = Traced(gm, around, compiled, record)
+        frame.traced = Traced(gm, settled.around, compiled, record)
     return compiled
 
 
-def _settle_effects(
-    output_graph: Any, frame: Frame, gm: fx.GraphModule
-) -> tuple[list[int], Events | None]:
+def _settle_effects(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> _Settled:
     """Find what is read behind a complete graph, and the code to run around it.
 
     What cannot stay as it is goes back: the frame starts again.
@@ -113,6 +138,7 @@ def _settle_effects(
     late += settle_masks(gm, frame, output_graph)
     copy_predicates(gm.graph, fake_mode_of(gm))
     restart_without(frame, lower_numbers(gm.graph, fake_mode_of(gm), frame.new_branch))
+    restart_without(frame, grad_in_one_arm.visible_choices(gm.graph))
     restart_without(frame, _undecided_gradients(frame, gm))
     restart_without_saving(frame, written_after_saved(gm.graph))
     _ask_around(output_graph, frame, gm)
@@ -122,7 +148,8 @@ def _settle_effects(
     restart_without(frame, event_legality.unsafe_sinks(gm, output_graph))
     event_legality.leave_unsafe_lines(output_graph, frame, gm)
     try_blocks.ask_callers(output_graph, frame, gm.graph.nodes)
-    return late, _lower_effects(frame, gm)
+    events = _lower_effects(frame, gm)
+    return _Settled(frozenset(late), events, _hand_out_reached(output_graph, frame, gm))
 
 
 def _ask_around(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> None:
@@ -135,13 +162,6 @@ def _ask_around(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> None:
     else:
         restart_without_saving(frame, behind)
         restart_without(frame, earlier)
-
-
-def _around(
-    events: Events | None, late: frozenset[int], compiled: Callable[..., Any]
-) -> Callable[..., Any]:
-    compiled = compiled if events is None else events.around(compiled)
-    return reading(compiled, late) if late else compiled
 
 
 def _undecided_gradients(frame: Frame, gm: fx.GraphModule) -> dict[int, tuple[Reason, str]]:
@@ -157,6 +177,16 @@ def _undecided_gradients(frame: Frame, gm: fx.GraphModule) -> dict[int, tuple[Re
         first = next(s.branch for s in frame.sites if s.branch.site in undecided)
         fault(error, first.file, first.line)
     return undecided
+
+
+def _hand_out_reached(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> NoneGradients | None:
+    """Hand out which leaves have gradients, while there still is a way back."""
+    leaves = [] if frame.options.allow_zero_grad else gradients.doubtful_leaves(gm.graph)
+    try:
+        return none_gradients.hand_out(output_graph, gm, leaves) if leaves else None
+    except Exception as error:  # our error costs speed, never the program
+        _restart_after(frame, error, {site.branch.site: site.place for site in frame.sites})
+        raise
 
 
 def _lower_effects(frame: Frame, gm: fx.GraphModule) -> Events | None:

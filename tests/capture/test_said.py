@@ -176,13 +176,15 @@ def test_leaves_have_the_names_of_the_program() -> None:
             super().__init__()
             self.layer = nn.Linear(2, 2)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x) if x.sum() > 0 else x * 2
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            y = self.layer(x) if x.sum() > 0 else x * 2
+            return y, self.layer.weight[0], self.layer.bias[:1]
 
     net = Net()
     x = torch.ones(2, requires_grad=True)
     (said,) = reasons(net, x)
     assert "self.layer.bias, self.layer.weight" in said
+    assert "it is returned, or a view of it is" in said
 
 
 def test_what_python_raises_is_named_as_in_python() -> None:

@@ -7,8 +7,9 @@ zero gradient where eager never runs its backward, and zero times an infinite de
 (inside the arms themselves gating prevents that).
 
 Something *may* reach an output through some choice of arms, and it *must* reach it when every
-choice leads there. Where the two differ for a leaf, or for an operation that could make NaN of
-zero, the branches above stay. Asked once the graph is complete, because what reaches the output by
+choice leads there. Where the two differ for a leaf, its gradient is made None around the graph, or
+the branches above stay (none_gradients.py). Where they differ for an operation that could make NaN
+of zero, the branches stay. Asked once the graph is complete, because what reaches the output by
 another way is safe. Sets are kept as the bits of one integer.
 """
 
@@ -20,6 +21,12 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
+from fusepass.capture.autograd.gradient_paths import (
+    carries_grad,
+    differentiable_sources,
+    is_grad_input,
+)
+from fusepass.capture.autograd.none_gradients import obstacles
 from fusepass.capture.nodes.select_node import (
     BRANCH,
     ONE_SIDED,
@@ -33,20 +40,14 @@ from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories, memory_of
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.dataflow.writes import writers_by_memory
-from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.graph.ops.op_names import op_name
 from fusepass.graph.safety.gradient_gates import zero_safe
 from fusepass.report.decision import Reason
 from fusepass.torch_private.fx.graphs import input_name
 
-# Calls that look at some operands only for their shape or dtype: no gradient goes there.
-_ONLY_FIRST = frozenset(
-    "expand_as type_as view_as reshape_as to new_zeros new_ones new_full".split()
-)
-
-
 _ZERO = (
-    "only one arm depends on {}: its gradient would be zero, not None, when that arm is not taken "
-    "(allow_zero_grad permits it)"
+    "only one arm depends on {}: its gradient would be zero, not None, when that arm is not taken, "
+    "because {} (allow_zero_grad permits it)"
 )
 _NAN = (
     "only one arm uses {}, computed before the branch: its backward would turn the zero gradient "
@@ -93,17 +94,32 @@ def undecided_gradients(graph: fx.Graph, allow_zero_grad: bool) -> dict[int, Why
         return {}
     reach = _reach(graph, selects)
     lost: dict[int, Why] = {}
+    in_the_way = {} if allow_zero_grad else obstacles(graph, _doubtful_leaves(graph, reach))
     for result in graph.output_node().all_input_nodes:
         doubtful = reach.named(reach.may[result] & ~reach.must[result])
-        leaves = [n for n in doubtful if _is_leaf(n)]
-        if leaves and not allow_zero_grad:
-            why = (Reason.NONE_GRAD, _ZERO.format(_names(leaves)))
+        for text in dict.fromkeys(in_the_way[n] for n in doubtful if n in in_the_way):
+            leaves = [n for n in doubtful if in_the_way.get(n) == text]
+            why = (Reason.NONE_GRAD, _ZERO.format(_names(leaves), text))
             lost |= _deciding_selects(result, leaves, selects, reach, why)
-        operations = [n for n in doubtful if not _is_leaf(n)]
+        operations = [n for n in doubtful if not is_grad_input(n)]
         if operations:
             why = (Reason.NAN_GRAD, _NAN.format(_names(operations)))
             lost |= _deciding_selects(result, operations, selects, reach, why)
     return lost
+
+
+def doubtful_leaves(graph: fx.Graph) -> list[fx.Node]:
+    """The leaves that some result may depend on, and need not."""
+    selects = selects_of(graph)
+    if not any(v.requires_grad for n in selects for v in n.meta["example_value"]):
+        return []
+    return _doubtful_leaves(graph, _reach(graph, selects))
+
+
+def _doubtful_leaves(graph: fx.Graph, reach: _GradientReach) -> list[fx.Node]:
+    results = graph.output_node().all_input_nodes
+    bits = functools.reduce(operator.or_, (reach.may[n] & ~reach.must[n] for n in results), 0)
+    return [node for node in reach.named(bits) if is_grad_input(node)]
 
 
 def _reach(graph: fx.Graph, selects: list[fx.Node]) -> _GradientReach:
@@ -115,10 +131,10 @@ def _reach(graph: fx.Graph, selects: list[fx.Node]) -> _GradientReach:
         if node.args and node.args[0] in chosen and node.op == "call_function":
             reach.may[node], reach.must[node] = _reach_of_select(node, reach)
         else:
-            own = reach.bit_of(node) if _is_leaf(node) or _could_make_nan(node) else 0
+            own = reach.bit_of(node) if is_grad_input(node) or _could_make_nan(node) else 0
             for site in sites_around(node, branches) if own else ():
                 reach.inside[site] = reach.inside.get(site, 0) | own
-            sources = _differentiable_sources(node)
+            sources = differentiable_sources(node)
             reach.may[node] = own | _union(reach.may, sources)
             reach.must[node] = own | _union(reach.must, sources)
         if node in chosen:
@@ -158,13 +174,6 @@ def _union(known: dict[fx.Node, int], sources: list[fx.Node]) -> int:
     return functools.reduce(operator.or_, (known[source] for source in sources), 0)
 
 
-def _differentiable_sources(node: fx.Node) -> list[fx.Node]:
-    if not carries_grad(node) and not written_nodes(node):
-        return []
-    sources = list(node.all_input_nodes)
-    return sources[:1] if op_name(node) in _ONLY_FIRST else sources
-
-
 def _deciding_selects(
     result: fx.Node,
     doubtful: list[fx.Node],
@@ -189,10 +198,6 @@ def _deciding_selects(
     return lost
 
 
-def _is_leaf(node: fx.Node) -> bool:
-    return node.op in ("placeholder", "get_attr") and carries_grad(node)
-
-
 def _could_make_nan(node: fx.Node) -> bool:
     """Whether the backward of the call multiplies by a value."""
     return (
@@ -205,14 +210,3 @@ def _could_make_nan(node: fx.Node) -> bool:
 
 def _names(nodes: list[fx.Node]) -> str:
     return ", ".join(sorted({op_name(n) or input_name(n) for n in nodes})[:3])
-
-
-def carries_grad(node: fx.Node) -> bool:
-    """Whether a gradient can pass through what a node stands for."""
-    value = tensor_value(node)
-    if value is not None:
-        return bool(value.requires_grad)
-    parts = node.meta.get("example_value")
-    if isinstance(parts, (tuple, list)):  # chunk, split, select: a call with several results
-        return any(getattr(part, "requires_grad", False) for part in parts)
-    return False

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.autograd.gradients import carries_grad
+from fusepass.capture.autograd.gradient_paths import carries_grad
 from fusepass.capture.nodes.select_node import (
     ARM,
     BRANCH,

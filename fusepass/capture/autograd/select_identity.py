@@ -19,6 +19,7 @@ import networkx as nx
 import torch
 from torch import fx
 
+from fusepass.capture.autograd.grad_in_one_arm import choices_above, grad_choices
 from fusepass.capture.frame_state import frame_of
 from fusepass.capture.mutation.shadow_rewriter import SHADOW_OF
 from fusepass.capture.nodes.select_node import (
@@ -53,6 +54,9 @@ def on_identity_query(translator: Any, tensor: Any, what: str) -> None:
         return
     text = f"an arm may hand on a tensor unchanged, and the program asks for its {what}"
     chosen = [s for s in frame.sites if s.select is not None]
+    above = {one.meta[BRANCH].site for one in choices_above(node)}
+    text_of_grad = f"a result requires grad in one arm only, and the program asks for its {what}"
+    restart_without(frame, dict.fromkeys(above, (Reason.NONE_GRAD, text_of_grad)))
     sites = [s.branch.site for s in chosen if _depends_on_arm(s.select, node, what)]
     restart_without(frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
 
@@ -81,8 +85,9 @@ def hidden_grad_escapes(graph: fx.Graph) -> dict[int, Why]:
     It can be seen where it leaves the graph or autograd is switched on again.
     """
     lost: dict[int, Why] = {}
+    with_autograd = grad_choices(graph)
     for node in graph.nodes:
-        if HIDES_GRAD in node.meta:
+        if HIDES_GRAD in node.meta and node not in with_autograd:
             keys = {key for position, key in _results(node) if _hides(node, position)}
             if _escapes(node, keys):
                 text = (

@@ -168,7 +168,7 @@ def check_outputs(
         position = len(fakes) - 1
         if position in one_sided:
             continue
-        if _hides_grad(options, a, b, fakes[-1]) and len(fakes) <= read:
+        if _hides_grad(options, a, b, fakes[-1], read=position < read) and position < read:
             hides.append(position)
     if tested is None:
         raise Refusal(Reason.PREDICATE, "the tensor tested has no known shape")
@@ -233,16 +233,19 @@ def _fake_select(
     return result
 
 
-def _hides_grad(options: Options, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> bool:
+def _hides_grad(
+    options: Options, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, *, read: bool
+) -> bool:
     """``requires_grad`` is visible: both arms must agree, and selecting must not change it.
 
-    Without autograd nothing computed requires grad, and a parameter handed on does; whether that is
-    visible is known when the graph is complete. What is written back stays what it is.
+    Without autograd nothing computed requires grad, and a parameter handed on does. With it the
+    arms may differ. Whether either is visible is known when the graph is complete. What is written
+    back stays what it is.
     """
     agreed = a.requires_grad == b.requires_grad or options.allow_zero_grad
     if agreed and result.requires_grad == (a.requires_grad or b.requires_grad):
         return False
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or (read and result.requires_grad):
         return True
     text = "a result requires grad in an arm, and not where it is selected, or the other way round"
     if not agreed:

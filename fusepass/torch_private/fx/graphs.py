@@ -101,6 +101,14 @@ def real_input(node: fx.Node) -> Any:
         return None
 
 
+def source_of_input(node: fx.Node) -> Any:
+    """Where Dynamo finds an input in each call; None if that is not known."""
+    try:
+        return getattr(node.meta.get("grapharg"), "source", None)
+    except ReferenceError:  # a copy, of a graph that Dynamo is done with
+        return None
+
+
 def input_name(node: fx.Node) -> str:
     """What an input of a graph is in the program, ``self.layer.weight``, or its own name."""
     source = getattr(node.meta.get("grapharg"), "source", None)

@@ -47,7 +47,7 @@ def input_inside_dict(x: Tensor) -> dict[str, Tensor]:
     return {"h": x.sin() if x.sum() > 0 else x}
 
 
-@FAMILY.program(TWO, ALIAS, expect_grad=(keep("none_grad"),), grad=True, tags="contexts")
+@FAMILY.program(TWO, ALIAS, grad=True, tags="contexts")
 def one_of_two_inputs(x: Tensor, y: Tensor) -> Tensor:
     return x if x.sum() > 0 else y
 
@@ -170,7 +170,7 @@ def input_consumed_by_cat(x: Tensor) -> Tensor:
     return torch.cat([x, y])
 
 
-@FAMILY.program(TWO, WHERE, expect_grad=(keep("none_grad"),), grad=True)
+@FAMILY.program(TWO, WHERE, grad=True)
 def one_of_two_inputs_consumed(x: Tensor, y: Tensor) -> Tensor:
     return (x if x.sum() > 0 else y) + 1
 

@@ -106,18 +106,18 @@ def chained_comparison_of_three_tensors(x: Tensor, a: Tensor, b: Tensor) -> Tens
     return x * a * b if 0 < a < b < 5 else x + a - b
 
 
-@FAMILY.program(SCALARS, WHERE, expect_grad=(keep("none_grad"),), grad=True)
+@FAMILY.program(SCALARS, WHERE, grad=True)
 def or_hands_back_an_operand(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return x * (a + 0 or b + 1)
 
 
-@FAMILY.program(SCALARS, WHERE, expect_grad=(keep("none_grad"),), grad=True)
+@FAMILY.program(SCALARS, WHERE, grad=True)
 def and_of_two_inputs(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    # Consumed, so nobody sees that it is one of the inputs; but only one of the two gets a gradient.
+    # Consumed, so nobody sees that it is one of the inputs; only one of the two gets a gradient.
     return x * (a and b)
 
 
-@FAMILY.program(SCALARS, keep("alias"), expect_grad=(keep("none_grad"),), grad=True)
+@FAMILY.program(SCALARS, keep("alias"), grad=True)
 def or_of_inputs_returned(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return a or b
 

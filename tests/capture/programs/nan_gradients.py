@@ -208,7 +208,7 @@ def prepared_and_used_by_both_arms(x: Tensor) -> Tensor:
     rows(GOOD, ZERO),
     WHERE,
     WHERE,
-    expect_grad=(keep("nan_grad"), keep("nan_grad") | keep("none_grad")),
+    expect_grad=(keep("nan_grad"), WHERE | keep("none_grad")),
     grad=True,
 )
 def prepared_then_two_branches(x: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
-"""Which leaves an arm depends on: where they differ, None would become zero.
+"""Which leaves an arm depends on: where they differ, a zero gradient has to become None.
 
-An optimizer skips a parameter whose gradient is None and moves one whose gradient is zero, so in
-grad mode such a branch stays. Without gradients every one of these is a plain select.
+An optimizer skips a parameter whose gradient is None and moves one whose gradient is zero. In grad
+mode a branch stays if its result requires grad in one arm only and leaves the graph like that.
+Without gradients every one of these is a plain select.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ THREE = signs((3, 4), (4,), (4,))
 NONE_GRAD = {"expect_grad": (keep("none_grad"),), "grad": True}
 
 
-@FAMILY.program(THREE, WHERE, **NONE_GRAD, tags="contexts")
+@FAMILY.program(THREE, WHERE, grad=True, tags="contexts")
 def a_leaf_for_each_arm(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return x * a if x.sum() > 0 else x * b
 
 
-@FAMILY.program(TWO, WHERE, **NONE_GRAD)
+@FAMILY.program(TWO, WHERE, grad=True)
 def leaf_in_one_arm(x: Tensor, a: Tensor) -> Tensor:
     if x.sum() > 0:
         y = x * a
@@ -34,7 +35,7 @@ def leaf_in_one_arm(x: Tensor, a: Tensor) -> Tensor:
     return y
 
 
-@FAMILY.program(TWO, WHERE, **NONE_GRAD)
+@FAMILY.program(TWO, WHERE, grad=True)
 def leaf_in_one_arm_without_else(x: Tensor, a: Tensor) -> Tensor:
     h = x.exp()
     if x.sum() > 0:
@@ -96,7 +97,7 @@ def detached_in_both_arms(x: Tensor) -> Tensor:
     return x * (x.detach() * 2 if x.sum() > 0 else x.detach() - 3)
 
 
-@FAMILY.program(TWO, WHERE, **NONE_GRAD)
+@FAMILY.program(TWO, WHERE, grad=True)
 def one_factor_detached(x: Tensor, a: Tensor) -> Tensor:
     return x * a if x.sum() > 0 else x * a.detach()
 
@@ -118,21 +119,21 @@ def no_grad_in_both_arms(x: Tensor) -> Tensor:
     return x * scale
 
 
-@FAMILY.program(THREE, WHERE, expect_grad=(keep("none_grad") | keep("nan_grad"),), grad=True)
+@FAMILY.program(THREE, WHERE, grad=True)
 def leaves_behind_earlier_results(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     # The leaves were used before the branch, but each result is dropped by one arm.
     left, right = x * a, x * b
     return left.sin() if x.sum() > 0 else right.cos()
 
 
-@FAMILY.program(TWO, WHERE | keep("none_grad"), grad=True)
+@FAMILY.program(TWO, WHERE, grad=True)
 def leaf_used_again_afterwards(x: Tensor, a: Tensor) -> Tensor:
     # Its gradient exists either way.
     y = x * a if x.sum() > 0 else x + 1
     return y - a
 
 
-@FAMILY.program(TWO, WHERE | keep("none_grad"), grad=True)
+@FAMILY.program(TWO, WHERE, grad=True)
 def leaf_used_in_another_result(x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     first = a.exp()
     return first, (x * a if x.sum() > 0 else x + 1) * first
@@ -143,7 +144,7 @@ def leaf_in_the_predicate_only(x: Tensor, a: Tensor) -> Tensor:
     return x * 2 if (x.sum() * a.abs().sum()) > 0 else x * 3
 
 
-@FAMILY.program(THREE, WHERE, **NONE_GRAD)
+@FAMILY.program(THREE, WHERE, grad=True)
 def leaves_swap_results(x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     # A loss on the first result alone reaches only one of a and b in eager.
     return (x * a, x * b) if x.sum() > 0 else (x * b, x * a)
@@ -153,7 +154,6 @@ def leaves_swap_results(x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor
     signs((4,), (), (4,), flips=2),
     WHERE,
     WHERE,
-    expect_grad=(keep("none_grad") | keep("untraceable"), keep("none_grad")),
     grad=True,
 )
 def nested_with_leaf_in_inner_arm(x: Tensor, t: Tensor, a: Tensor) -> Tensor:
@@ -173,7 +173,7 @@ def through_a_view() -> InputSets:
     return sets
 
 
-@FAMILY.program(lambda seed: through_a_view(), WHERE, **NONE_GRAD)
+@FAMILY.program(lambda seed: through_a_view(), WHERE, grad=True)
 def leaf_reached_through_a_view(x: Tensor, a: Tensor) -> Tensor:
     part = a.view(3, 1)
     return x * part[:, 0] if x.sum() > 0 else x * 2
@@ -192,7 +192,7 @@ def input_that_is_no_leaf(x: Tensor, a: Tensor) -> Tensor:
     return x * a if x.sum() > 0 else x.sqrt().nan_to_num() + x
 
 
-@FAMILY.program(ONE, WHERE, **NONE_GRAD)
+@FAMILY.program(ONE, WHERE, grad=True)
 class BiasInOneArm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ class BuffersDiffer(nn.Module):
         return self.proj(x * self.a) if x.sum() > 0 else self.proj(x * self.b)
 
 
-@FAMILY.program(TWO, WHERE, **NONE_GRAD)
+@FAMILY.program(TWO, WHERE, grad=True)
 def added_in_place_by_one_arm(x: Tensor, w: Tensor) -> Tensor:
     # Written back after the arms, which is no edge of the graph.
     h = x * 2

@@ -154,7 +154,7 @@ for name, function in SIZES.items():
     )
 
 
-@FAMILY.program(good_and_bad_index, PARTIAL, grad=True, expect_grad=(keep("none_grad"),))
+@FAMILY.program(good_and_bad_index, PARTIAL, grad=True)
 class EmbeddingOrDefault(nn.Module):
     def __init__(self) -> None:
         super().__init__()

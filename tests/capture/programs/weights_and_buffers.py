@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from ..support.inputs import B, signs
-from ..support.program import WHERE, Family, keep
+from ..support.program import WHERE, Family
 
 FAMILY = Family("weights_and_buffers")
 ONE = signs((B, 4))
 
 
-@FAMILY.program(ONE, WHERE, expect_grad=(keep("none_grad"),), grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 class LinearInOneArm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class LinearInOneArm(nn.Module):
         return h
 
 
-@FAMILY.program(ONE, WHERE, expect_grad=(keep("none_grad"),), grad=True, tags="inductor")
+@FAMILY.program(ONE, WHERE, grad=True, tags="inductor")
 class ChooseExpert(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class TiedWeights(nn.Module):
         return h
 
 
-@FAMILY.program(ONE, WHERE, expect_grad=(keep("none_grad"),), grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 class FrozenAndTrainable(nn.Module):
     def __init__(self) -> None:
         super().__init__()

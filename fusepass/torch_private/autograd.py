@@ -1,0 +1,22 @@
+"""Ask autograd about the backward under way. Run on torch 2.11 to 2.15."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+def backward_number() -> int:
+    """The number of the backward in which this code runs, unique in the process."""
+    return int(torch._C._current_graph_task_id())
+
+
+def when_backward_ends(function: Callable[[], None]) -> None:
+    """Call a function at the end of the backward in which this code runs."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)  # type: ignore[attr-defined]
+
+
+def in_transform() -> bool:
+    """Whether this code runs inside a transform of ``torch.func``."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
