@@ -14,6 +14,7 @@ from torch import fx
 from fusepass.capture.autograd import (
     grad_in_one_arm,
     gradients,
+    handed_on,
     none_gradients,
     select_identity,
 )
@@ -79,14 +80,22 @@ class _Settled:
     """What is around a compiled graph.
 
     Attributes:
-        late: outputs that are read as numbers.
+        late: results that are read as numbers.
         events: exceptions and lines.
         nones: leaves that have no gradient where their arm is not taken.
+        choosing: puts around the graph what chooses results that an arm handed on.
     """
 
     late: frozenset[int] = frozenset()
     events: Events | None = None
     nones: NoneGradients | None = None
+    choosing: Callable[[Compiled], Compiled] | None = None
+
+    @property
+    def reads_back(self) -> bool:
+        """Whether anything is brought to the host behind the graph."""
+        events = self.events is not None and self.events.reads_back
+        return events or self.choosing is not None
 
     def around(self, compiled: Compiled) -> Compiled:
         """A compiled form of the graph, with that around it; gradients are next to the graph."""
@@ -94,6 +103,8 @@ class _Settled:
             compiled = self.nones.around(compiled)
         if self.events is not None:
             compiled = self.events.around(compiled)
+        if self.choosing is not None:
+            compiled = self.choosing(compiled)
         return reading(compiled, self.late) if self.late else compiled
 
 
@@ -114,7 +125,7 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     try:
         with log.compiling(frame) as record:
             record.as_written = as_written
-            record.reads_back = settled.events is not None and settled.events.reads_back
+            record.reads_back = settled.reads_back
             compiled = compile_graph()
     except BranchRuleError as error:  # our error costs speed, never the program
         _restart_after(frame, error, {site.branch.site: site.place for site in frame.sites})
@@ -143,13 +154,27 @@ def _settle_effects(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> _Set
     restart_without_saving(frame, written_after_saved(gm.graph))
     _ask_around(output_graph, frame, gm)
     restart_without(frame, select_identity.hidden_grad_escapes(gm.graph))
-    lost = select_identity.lost_aliases(gm.graph, frame.options.allow_fresh_output)
-    restart_without(frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
+    found = _handed_on(frame, gm)
     restart_without(frame, event_legality.unsafe_sinks(gm, output_graph))
     event_legality.leave_unsafe_lines(output_graph, frame, gm)
     try_blocks.ask_callers(output_graph, frame, gm.graph.nodes)
+    choosing = _lower_handed_on(frame, found)
     events = _lower_effects(frame, gm)
-    return _Settled(frozenset(late), events, _hand_out_reached(output_graph, frame, gm))
+    nones = _hand_out_reached(output_graph, frame, gm)
+    return _Settled(frozenset(late), events, nones, choosing)
+
+
+def _handed_on(frame: Frame, gm: fx.GraphModule) -> handed_on.HandedOn:
+    """Results that are what an arm hands on; where they cannot be chosen, the branch goes back."""
+    aliases = select_identity.aliases_of_selected(gm.graph, frame.options.allow_fresh_output)
+    found = handed_on.results_handed_on(gm, set(aliases.visible))
+    kept = log.log_of(frame.compiler).kept.values()
+    if any(one.reason_code is Reason.RAISES for one in kept):
+        found.refuse_graded()  # a message behind this graph may show a gradient function
+    lost = {aliases.visible[result]: select_identity.VISIBLE for result in found.refused}
+    lost |= aliases.written
+    restart_without(frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
+    return found
 
 
 def _ask_around(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> None:
@@ -185,6 +210,15 @@ def _hand_out_reached(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> No
     try:
         return none_gradients.hand_out(output_graph, gm, leaves) if leaves else None
     except Exception as error:  # our error costs speed, never the program
+        _restart_after(frame, error, {site.branch.site: site.place for site in frame.sites})
+        raise
+
+
+def _lower_handed_on(frame: Frame, found: handed_on.HandedOn) -> handed_on.Choosing | None:
+    """The choices of results become code around the graph, while there still is a way back."""
+    try:
+        return found.lower()
+    except Exception as error:
         _restart_after(frame, error, {site.branch.site: site.place for site in frame.sites})
         raise
 

@@ -13,6 +13,7 @@ and a second visible storage, or with a later write, takes its branches back.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import networkx as nx
@@ -133,14 +134,28 @@ def _is_special(node: fx.Node) -> bool:
     return value.requires_grad and (handed_on or value.is_leaf)
 
 
-def lost_aliases(graph: fx.Graph, allow_fresh_output: bool) -> dict[int, str]:
-    """Find the sites that must be taken back, in a complete graph, with the reason of each.
+@dataclass(frozen=True)
+class Aliases:
+    """What shares memory in eager with a selected tensor of a complete graph.
+
+    Attributes:
+        visible: results that are, or are views of, a selected tensor, where what an arm handed on
+            is visible outside under another name; each with the site.
+        written: sites that must be taken back, because such memory is written later, and why.
+    """
+
+    visible: dict[fx.Node, int]
+    written: dict[int, str]
+
+
+def aliases_of_selected(graph: fx.Graph, allow_fresh_output: bool) -> Aliases:
+    """Find what a selected tensor shares memory with in eager.
 
     ``allow_fresh_output``: an output may be fresh where eager's aliases another value.
     """
     selects = selects_of(graph)
     if not selects:
-        return {}
+        return Aliases({}, {})
     branches = branches_of(selects)
     owners: dict[int, set[fx.Node]] = {}
     for node in graph.nodes:
@@ -153,15 +168,21 @@ def lost_aliases(graph: fx.Graph, allow_fresh_output: bool) -> dict[int, str]:
         _join_aliases(node, branches, owners, shared, selected, shadows)
     classes = {key: found for found in nx.connected_components(shared) for key in found}
     inputs = set(memories(n for n in graph.nodes if n.op in ("placeholder", "get_attr")))
-    outputs = set(memories(graph.output_node().all_input_nodes))
-    lost: dict[int, str] = {}
-    for key, site in selected.items() if not allow_fresh_output else ():
-        if key in outputs and (classes.get(key, {key}) & (inputs | outputs)) - {key}:
-            lost[site] = (
-                "a tensor handed on unchanged by an arm is visible outside under another name "
-                "(allow_fresh_output permits a fresh tensor)"
-            )
-    return lost | _later_writes(graph, selects, classes, selected)
+    results = graph.output_node().all_input_nodes
+    outputs = set(memories(results))
+    visible: dict[fx.Node, int] = {}
+    for result in results if not allow_fresh_output else ():
+        for key in memories([result]):
+            others = (classes.get(key, {key}) & (inputs | outputs)) - {key}
+            if key in selected and others:
+                visible[result] = selected[key]
+    return Aliases(visible, _later_writes(graph, selects, classes, selected))
+
+
+VISIBLE = (
+    "a tensor handed on unchanged by an arm is visible outside under another name "
+    "(allow_fresh_output permits a fresh tensor)"
+)
 
 
 def _join_aliases(

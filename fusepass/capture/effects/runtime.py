@@ -286,7 +286,7 @@ class Events:
                 raise
             values = Values(inputs, outputs)
             places, todo = agenda(tuple([wanted() for wanted in asked]))
-            host = _on_host(values, places)
+            host = on_host(values, places)
             due = min(filter(None, [int(code.find(host)) for code in self.codes]), default=0)
             for number, event in todo:
                 if isinstance(event, Emission):
@@ -319,7 +319,7 @@ class Events:
         return tuple(held), tuple(todo)
 
 
-def _on_host(values: Values, places: Iterable[tuple[str, int]]) -> Values:
+def on_host(values: Values, places: Iterable[tuple[str, int]]) -> Values:
     """The same values, those at some places copied to the host where they are not there."""
     far: list[tuple[str, int, torch.Tensor]] = []
     for kind, position in places:

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..support.side_by_side import side_by_side, signed
 
 TURNS = signed(1.5, -0.5, 2.0, 0.25)
 # One predicate true, then another, both, none.
 FOUR = [
-    (torch.tensor([a, b, 0.5, 2.0]),) for a, b in ((1.0, -1.0), (-1.0, 1.0), (1.0, 1.0), (-1.0, -1.0))
+    (torch.tensor([a, b, 0.5, 2.0]),)
+    for a, b in ((1.0, -1.0), (-1.0, 1.0), (1.0, 1.0), (-1.0, -1.0))
 ] * 2
 
 
@@ -157,11 +158,14 @@ def function(x: Tensor) -> Tensor:
 
 def closure(x: Tensor) -> Tensor:
     if x[0] > 0:
+
         def scaled(v: Tensor) -> Tensor:
             return v * 2
     else:
+
         def scaled(v: Tensor) -> Tensor:
             return v * 3
+
     return scaled(x)
 
 
@@ -287,11 +291,39 @@ def under_no_grad(x: Tensor) -> Any:
 
 
 PROGRAMS = [
-    is_none, is_none_nested, flags, flag_of_flags, flag_implies, helpers_bool, exit_index,
-    list_length, loop_over_range, key, to_drop, options_of_a_call, in_a_list_of_tensors, function,
-    closure, shape_of_it, unpacked, same_object, types, must_not_be_none, prints, formatted, slices,
-    random_numbers, fails_in_one_arm, container_with_one, appended, filtered, default, minimum,
-    written_predicate, comprehension, under_no_grad,
+    is_none,
+    is_none_nested,
+    flags,
+    flag_of_flags,
+    flag_implies,
+    helpers_bool,
+    exit_index,
+    list_length,
+    loop_over_range,
+    key,
+    to_drop,
+    options_of_a_call,
+    in_a_list_of_tensors,
+    function,
+    closure,
+    shape_of_it,
+    unpacked,
+    same_object,
+    types,
+    must_not_be_none,
+    prints,
+    formatted,
+    slices,
+    random_numbers,
+    fails_in_one_arm,
+    container_with_one,
+    appended,
+    filtered,
+    default,
+    minimum,
+    written_predicate,
+    comprehension,
+    under_no_grad,
 ]
 KEPT = ["?"]
 
@@ -301,6 +333,16 @@ KEPT = ["?"]
 def test_equal_to_eager(program: Callable[[Tensor], Any], grad: bool) -> None:
     outcome = side_by_side(program, *FOUR, grad=grad)
     if not grad:
-        print("GRAPHS", program.__name__, len(outcome.graphs), [d for d in zip(outcome.treatments, outcome.reasons) if d[0][0]=="keep"])
+        print(
+            "GRAPHS",
+            program.__name__,
+            len(outcome.graphs),
+            [d for d in zip(outcome.treatments, outcome.reasons) if d[0][0] == "keep"],
+        )
     else:
-        print("GRAPHSG", program.__name__, len(outcome.graphs), [d for d in zip(outcome.treatments, outcome.reasons) if d[0][0]=="keep"])
+        print(
+            "GRAPHSG",
+            program.__name__,
+            len(outcome.graphs),
+            [d for d in zip(outcome.treatments, outcome.reasons) if d[0][0] == "keep"],
+        )

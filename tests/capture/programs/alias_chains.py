@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..support.inputs import B, rows, signs
-from ..support.program import FREE, WHERE, Family, keep
+from ..support.program import FREE, WHERE, Family, cond, keep
 
 FAMILY = Family("alias_chains")
 ONE = signs((B, 4))
@@ -23,21 +23,21 @@ ALIAS = keep("alias")
 CHAINED = ALIAS | WHERE | keep("untraceable")
 
 
-@FAMILY.program(PAIR, ALIAS, grad=True, frozen=(1,))
+@FAMILY.program(PAIR, WHERE, grad=True, frozen=(1,))
 def disjunction(x: Tensor, y: Tensor) -> Tensor:
     if x.sum() > 0 or y.sum() > 0:
         x = x * 2
     return x
 
 
-@FAMILY.program(PAIR, ALIAS, grad=True, frozen=(1,))
+@FAMILY.program(PAIR, WHERE, grad=True, frozen=(1,))
 def conjunction(x: Tensor, y: Tensor) -> Tensor:
     if x.sum() > 0 and y.sum() > 0:
         x = x * 2
     return x
 
 
-@FAMILY.program(PAIR, ALIAS, ALIAS, grad=True, frozen=(1,))
+@FAMILY.program(PAIR, WHERE, WHERE, grad=True, frozen=(1,))
 def elif_falls_through(x: Tensor, y: Tensor) -> Tensor:
     if x.sum() > 0:
         x = x * 3
@@ -46,7 +46,7 @@ def elif_falls_through(x: Tensor, y: Tensor) -> Tensor:
     return x
 
 
-@FAMILY.program(PAIR, CHAINED, ALIAS, grad=True, frozen=(1,))
+@FAMILY.program(PAIR, WHERE, WHERE, grad=True, frozen=(1,))
 def nested_in_else(x: Tensor, y: Tensor) -> Tensor:
     if x.sum() > 0:
         z = x * 3
@@ -69,7 +69,7 @@ def two_in_a_row_consumed(x: Tensor, y: Tensor) -> Tensor:
     return h + 1
 
 
-@FAMILY.program(ONE, ALIAS, grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def loop_over_input(x: Tensor) -> Tensor:
     for limit in (3.0, 2.0, 1.0):
         if x.sum() > 0:
@@ -100,9 +100,14 @@ def joined_then(after: Callable[[Tensor], object], x: Tensor) -> object:
     return after(y)
 
 
+WRITES = ("write_through_view", "write_in_place", "set_item")
 for name, after in AFTER.items():
     FAMILY.add(
-        f"then_{name}", lambda after=after: partial(joined_then, after), signs((4, 4)), ALIAS
+        f"then_{name}",
+        lambda after=after: partial(joined_then, after),
+        signs((4, 4)),
+        ALIAS if name in WRITES else WHERE,
+        grad=name not in (*WRITES, "detach"),
     )
 
 
@@ -112,12 +117,12 @@ def limited(h: Tensor) -> Tensor:
     return h * 2
 
 
-@FAMILY.program(ONE, ALIAS, grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def helper_hands_back(x: Tensor) -> Tensor:
     return limited(x)
 
 
-@FAMILY.program(ONE, ALIAS)
+@FAMILY.program(ONE, ALIAS | WHERE)
 def helper_hands_back_then_written(x: Tensor) -> Tensor:
     y = limited(x)
     x.add_(1)
@@ -129,13 +134,13 @@ def helper_hands_back_intermediate(x: Tensor) -> Tensor:
     return limited(x * 3)
 
 
-@FAMILY.program(ONE, ALIAS, grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def helper_hands_back_and_caller_keeps(x: Tensor) -> tuple[Tensor, Tensor]:
     h = x * 3
     return h, limited(h)
 
 
-@FAMILY.program(ONE, ALIAS, grad=True)
+@FAMILY.program(ONE, WHERE | cond("partial_op"), grad=True)
 class LayersThatMayPassTheInput(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +163,7 @@ class _Limit(nn.Module):
         return h
 
 
-@FAMILY.program(ONE, ALIAS, grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def all_states_collected(x: Tensor) -> list[Tensor]:
     states = [x]
     for limit in (3.0, 2.0):

@@ -27,7 +27,7 @@ def view_of_intermediate_returned_once(x: Tensor) -> Tensor:
     return h.view(-1) if x.sum() > 0 else h.view(-1) * 3
 
 
-@FAMILY.program(ONE, ALIAS, grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def intermediate_returned_twice(x: Tensor) -> tuple[Tensor, Tensor]:
     h = before = x * 2
     if x.sum() > 0:
@@ -35,7 +35,7 @@ def intermediate_returned_twice(x: Tensor) -> tuple[Tensor, Tensor]:
     return before, h
 
 
-@FAMILY.program(ONE, ALIAS, grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def view_of_intermediate_returned_too(x: Tensor) -> tuple[Tensor, Tensor]:
     h = x * 2
     flat = h.view(-1)
@@ -149,7 +149,7 @@ def result_returned_with_its_view(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return y, y.view(-1), y
 
 
-@FAMILY.program(ONE, ALIAS, state=lambda module: module.last)
+@FAMILY.program(ONE, WHERE, state=lambda module: module.last)
 class IntermediateRemembered(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class IntermediateRemembered(nn.Module):
         return h
 
 
-@FAMILY.program(ONE, ALIAS, grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def collected_before_and_after(x: Tensor) -> list[Tensor]:
     states = []
     h = x * 2

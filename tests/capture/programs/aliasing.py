@@ -19,22 +19,21 @@ from ..support.program import FREE, WHERE, Family, keep
 FAMILY = Family("aliasing")
 ONE = signs((B, 4))
 TWO = signs((B, 4), (B, 4))
-ALIAS = keep("alias")
 
 
-@FAMILY.program(ONE, ALIAS, grad=True, tags="contexts inductor")
+@FAMILY.program(ONE, WHERE, grad=True, tags="contexts inductor")
 def input_returned(x: Tensor) -> Tensor:
     if x.sum() > 0:
         x = x.clamp(max=1)
     return x
 
 
-@FAMILY.program(ONE, ALIAS, grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def input_returned_by_else(x: Tensor) -> Tensor:
     return x * 2 if x.sum() > 0 else x
 
 
-@FAMILY.program(ONE, ALIAS, grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def input_inside_tuple(x: Tensor) -> tuple[Tensor, Tensor]:
     y = x
     if x.sum() > 0:
@@ -42,12 +41,12 @@ def input_inside_tuple(x: Tensor) -> tuple[Tensor, Tensor]:
     return x + 1, y
 
 
-@FAMILY.program(ONE, ALIAS, grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def input_inside_dict(x: Tensor) -> dict[str, Tensor]:
     return {"h": x.sin() if x.sum() > 0 else x}
 
 
-@FAMILY.program(TWO, ALIAS, grad=True, tags="contexts")
+@FAMILY.program(TWO, WHERE, grad=True, tags="contexts")
 def one_of_two_inputs(x: Tensor, y: Tensor) -> Tensor:
     return x if x.sum() > 0 else y
 
@@ -93,7 +92,9 @@ def consumed(of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 for name, of in RETURNED.items():
-    FAMILY.add(f"returned_{name}", lambda of=of: partial(handed_back, of), signs((4, 4)), ALIAS)
+    FAMILY.add(
+        f"returned_{name}", lambda of=of: partial(handed_back, of), signs((4, 4)), WHERE, grad=True
+    )
 for name in (
     "view",
     "contiguous",
@@ -112,12 +113,12 @@ for name in (
     )
 
 
-@FAMILY.program(ONE, ALIAS, expect_grad=(keep("none_grad"),), grad=True)
+@FAMILY.program(ONE, WHERE, expect_grad=(keep("none_grad"),), grad=True)
 def detached_input_returned(x: Tensor) -> Tensor:
     return x.detach() if x.sum() > 0 else x * 2
 
 
-@FAMILY.program(ONE, ALIAS)
+@FAMILY.program(ONE, WHERE)
 class ParameterReturned(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +128,7 @@ class ParameterReturned(nn.Module):
         return self.weight if x.sum() > 0 else self.weight * 2
 
 
-@FAMILY.program(ONE, ALIAS)
+@FAMILY.program(ONE, WHERE)
 class BufferReturned(nn.Module):
     mean: Tensor
 

@@ -199,7 +199,7 @@ KEPT: dict[str, tuple[Arm, Arm, str]] = {
     "view_of_the_input": (
         bind("plain", lambda m, x: x[0]),
         bind("plain", lambda m, x: x[0] * 2),
-        "alias",
+        None,
     ),
     "deleted": (lambda m, x: delattr(m, "other"), nothing, "side_effect"),
 }
@@ -289,7 +289,9 @@ class AttributeOfAnotherObject(nn.Module):
         return self.box.value * x
 
 
-@FAMILY.program(TURNS, keep("alias") | EFFECT, state=lambda module: (module.plain, module.other))
+@FAMILY.program(
+    TURNS, WHERE | keep("alias") | EFFECT, state=lambda module: (module.plain, module.other)
+)
 class OneTensorUnderTwoNames(State):
     """After one outcome both names are one tensor."""
 

@@ -150,13 +150,13 @@ def comprehension_inside_an_arm(x: Tensor) -> list[Tensor]:
     return out
 
 
-@FAMILY.program(ONE, WHERE | keep("alias"), grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def unchanged_input_in_both(x: Tensor) -> tuple[Tensor, Tensor]:
     # Whichever way it goes, the first is x itself.
     return (x, x * 2) if x.sum() > 0 else (x, x * 3)
 
 
-@FAMILY.program(ONE, WHERE | keep("alias"), grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def same_fresh_tensor_twice(x: Tensor) -> tuple[Tensor, Tensor]:
     if x.sum() > 0:
         a = b = x * 2
@@ -165,7 +165,7 @@ def same_fresh_tensor_twice(x: Tensor) -> tuple[Tensor, Tensor]:
     return a, b
 
 
-@FAMILY.program(ONE, keep("alias"), grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def same_tensor_twice_in_one_arm(x: Tensor) -> tuple[Tensor, Tensor]:
     if x.sum() > 0:
         a = b = x * 2

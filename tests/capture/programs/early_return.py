@@ -218,7 +218,7 @@ def falls_off_the_end(x: Tensor) -> Tensor | None:  # type: ignore[return]  # th
         return x * 2
 
 
-@FAMILY.program(ONE, keep("alias"), grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def returns_input_early(x: Tensor) -> Tensor:
     if x.sum() > 0:
         return x

@@ -117,7 +117,7 @@ def and_of_two_inputs(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return x * (a and b)
 
 
-@FAMILY.program(SCALARS, keep("alias"), grad=True)
+@FAMILY.program(SCALARS, WHERE, grad=True)
 def or_of_inputs_returned(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return a or b
 

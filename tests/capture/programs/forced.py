@@ -85,8 +85,8 @@ def cond_in_a_row(x: Tensor, y: Tensor) -> Tensor:
     return h * 2 if y.sum() > 0 else h - 1
 
 
-@FAMILY.program(ONE, keep("alias"), **COND)
-def cond_cannot_hand_back_the_input(x: Tensor) -> Tensor:
+@FAMILY.program(ONE, cond("forced"), **COND)
+def cond_hands_back_the_input(x: Tensor) -> Tensor:
     return x if x.sum() > 0 else x * 2
 
 

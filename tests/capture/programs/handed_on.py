@@ -48,14 +48,14 @@ class ViewsWithoutAutograd(Weighted):
         return h + x * 2
 
 
-@add(ALIAS, grad=(NONE,))
+@add(WHERE, grad=(NONE,))
 class ReturnedWithoutAutograd(Weighted):
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
             return self.weight if x.sum() > 0 else self.weight * 2
 
 
-@add(ALIAS, grad=(NONE,))
+@add(WHERE, grad=(NONE,))
 class ReturnedByCall(Weighted):
     """``contiguous`` gives the tensor itself."""
 
@@ -118,7 +118,7 @@ class AskedWhetherTensor(Weighted):
         return x * weight + (1 if isinstance(weight, (Tensor, float)) else 2)
 
 
-@add(ALIAS, SINK | keep("raises"))
+@add(WHERE, SINK | keep("raises"), grad=(ALIAS, SINK | keep("raises")))
 class InAMessage(Weighted):
     """Its text begins with "Parameter containing"."""
 

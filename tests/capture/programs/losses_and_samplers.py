@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..support.inputs import InputSets, cases, rows, signs
-from ..support.program import WHERE, Family, keep
+from ..support.program import WHERE, Family, cond, keep
 
 FAMILY = Family("losses_and_samplers")
 
@@ -115,7 +115,7 @@ def heun_or_euler(x: Tensor, sigmas: Tensor) -> Tensor:
     return x
 
 
-@FAMILY.program(SIGMAS, keep("alias"))
+@FAMILY.program(SIGMAS, cond("random_op"))
 def ancestral_noise(x: Tensor, sigmas: Tensor) -> Tensor:
     if sigmas[1] > 0:
         x = x + torch.randn_like(x) * sigmas[1]

@@ -13,7 +13,7 @@ from .objects import ONE, Derived, EncoderOutput, Frozen, Output, Pair, Record, 
 FAMILY = Family("objects_kept")
 
 
-@FAMILY.program(ONE, keep("alias"), grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def input_handed_on_by_one_arm(x: Tensor) -> Record:
     return Record(x) if x.sum() > 0 else Record(x * 3)
 

@@ -49,7 +49,7 @@ def view_made_in_the_arm_then_base_written(x: Tensor) -> Tensor:
     return b * 1
 
 
-@FAMILY.program(ONE, ALIAS)
+@FAMILY.program(ONE, WHERE)
 def base_and_view_returned(x: Tensor) -> tuple[Tensor, Tensor]:
     if x.sum() > 0:
         a = x * 2
@@ -204,7 +204,7 @@ def global_tensor_read(x: Tensor) -> Tensor:
     return x + SHIFT if x.sum() > 0 else x * SHIFT
 
 
-@FAMILY.program(ONE, ALIAS, state=lambda run: SHIFT)
+@FAMILY.program(ONE, WHERE, state=lambda run: SHIFT)
 def global_tensor_returned(x: Tensor) -> Tensor:
     return SHIFT if x.sum() > 0 else SHIFT * 2
 

@@ -169,7 +169,7 @@ def clamp_in_place(x: Tensor) -> Tensor:
     return h
 
 
-@FAMILY.program(half, keep("alias"), grad=True)
+@FAMILY.program(half, WHERE, grad=True)
 def guard_on_the_input_itself(x: Tensor) -> Tensor:
     if torch.isinf(x).any() or torch.isnan(x).any():
         x = torch.clamp(x, min=-60000, max=60000)

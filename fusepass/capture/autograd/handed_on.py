@@ -1,0 +1,357 @@
+"""Hand out the object that eager hands out, where an arm hands on a tensor unchanged.
+
+    y = x * 2 if p else x; return y      ->      return y if p else x, behind the graph
+
+A selection is a fresh tensor. Where eager's is an input of the graph, or something else that is
+visible outside, the graph also hands out the predicate and that tensor. The code behind it reads
+the predicate back and chooses. A view of a selection is made again of what the arm hands on.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.capture.autograd.gradients import carries_grad
+from fusepass.capture.effects.runtime import OutputSlot, Values, on_host
+from fusepass.capture.mutation.shadow_rewriter import SHADOW_OF
+from fusepass.capture.nodes.select_node import (
+    ARM,
+    WRITTEN,
+    Branch,
+    arms_from,
+    branches_of,
+    selects_of,
+)
+from fusepass.graph.dataflow.effects import RANDOM_OPS, is_random
+from fusepass.graph.dataflow.memory import memories
+from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.torch_private.fx.graphs import call_target, fake_mode_of
+from fusepass.torch_private.fx.tracing import quiet_fakes
+
+Compiled = Callable[..., Any]
+Choosing = Callable[[Compiled], Compiled]  # puts around a graph what chooses its results
+# Calls that give views of their operand, or the operand itself, and do nothing else.
+_VIEWS = frozenset(
+    """
+    alias bfloat16 chunk contiguous cpu cuda detach diagonal double expand expand_as flatten float
+    getitem half hsplit int long mT moveaxis movedim narrow permute ravel real reshape reshape_as
+    select slice split split_with_sizes squeeze swapaxes swapdims t tensor_split to transpose type
+    type_as unbind unflatten unfold unsqueeze view view_as view_as_complex view_as_real
+    view_dtype vsplit
+    """.split()
+)
+_ATTRIBUTES = ("T", "mT", "real")
+_HOOKS = frozenset("register_hook retain_grad requires_grad_ set_ detach_".split())
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One object that a result may be: a node, or views of it that are made again in turn."""
+
+    node: fx.Node
+    views: tuple[fx.Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A result that is one of two, by a predicate."""
+
+    predicate: fx.Node
+    taken: Choice | Leaf
+    other: Choice | Leaf
+
+    def leaves(self) -> Iterator[Leaf]:
+        """What it may be in the end."""
+        for side in (self.taken, self.other):
+            yield from side.leaves() if isinstance(side, Choice) else (side,)
+
+    def predicates(self) -> Iterator[fx.Node]:
+        """All that decides it."""
+        yield self.predicate
+        for side in (self.taken, self.other):
+            yield from side.predicates() if isinstance(side, Choice) else ()
+
+
+@dataclass
+class HandedOn:
+    """The results of a complete graph that have to be chosen behind it.
+
+    Attributes:
+        gm: the graph.
+        choices: by result.
+        refused: results for which that cannot be done.
+    """
+
+    gm: fx.GraphModule
+    choices: dict[fx.Node, Choice] = field(default_factory=dict)
+    refused: set[fx.Node] = field(default_factory=set)
+
+    def refuse_graded(self) -> None:
+        """Leave out results that have a gradient function, which is not eager's."""
+        graded = [node for node in self.choices if carries_grad(node)]
+        self.refused.update(graded)
+        for node in graded:
+            del self.choices[node]
+
+    def lower(self) -> Choosing | None:
+        """Rewrite the graph in place.
+
+        Returns:
+            What to put around it once it is compiled; None if there is nothing to choose.
+        """
+        return _Lowering(self).run() if self.choices else None
+
+
+def results_handed_on(gm: fx.GraphModule, results: set[fx.Node]) -> HandedOn:
+    """Find which objects some results of a graph are in eager."""
+    found = HandedOn(gm)
+    tracer = _Tracer(gm)
+    for result in results:
+        choice = tracer.object_of(result)
+        if isinstance(choice, Choice):
+            found.choices[result] = choice
+        else:
+            found.refused.add(result)
+    seen = _seen_outside(found)
+    for result, choice in [*found.choices.items()]:
+        if not tracer.can_be_chosen(choice, seen):
+            found.refused.add(result)
+            del found.choices[result]
+    return found
+
+
+def _seen_outside(found: HandedOn) -> Counter[int]:
+    """How many inputs and results there are of each memory, or may be in eager."""
+    seen: Counter[int] = Counter()
+    for node in found.gm.graph.nodes:
+        if node.op in ("placeholder", "get_attr"):
+            seen.update(set(memories([node])))
+    for node in found.gm.graph.output_node().all_input_nodes:
+        choice = found.choices.get(node)
+        leaves = [] if choice is None else [leaf.node for leaf in choice.leaves()]
+        seen.update(set(memories([node, *leaves])))
+    return seen
+
+
+def _is_own(leaf: Leaf, seen: Counter[int]) -> bool:
+    """Whether an object is seen under one name only: a fresh tensor will do in its place."""
+    return all(seen[key] == 1 for key in memories([leaf.node]))
+
+
+class _Tracer:
+    """Follows results back to what the arms hand on."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        selects = selects_of(gm.graph)
+        self.selects = set(selects)
+        self.branches = branches_of(selects)
+        self.known = fake_mode_of(gm) is not None
+        self.shadows = {
+            key for node in gm.graph.nodes if SHADOW_OF in node.meta for key in memories([node])
+        }
+        self.seen: dict[fx.Node, Choice | Leaf] = {}
+        self.path: set[fx.Node] = set()
+
+    def object_of(self, node: fx.Node) -> Choice | Leaf:
+        """What a node is in eager, by the arms that are taken."""
+        if node not in self.seen:
+            self.seen[node] = self._object_of(node)
+        return self.seen[node]
+
+    def _object_of(self, node: fx.Node) -> Choice | Leaf:
+        if is_chosen(node, self.selects):
+            chosen, position = node.args
+            predicate, taken, other = chosen.args  # type: ignore[union-attr]
+            return Choice(
+                predicate,  # type: ignore[arg-type]
+                self.object_of(taken[position]),  # type: ignore[index]
+                self.object_of(other[position]),  # type: ignore[index]
+            )
+        base = _base(node)
+        if base is None:
+            return Leaf(node)
+        below = self.object_of(base)
+        if _is_nothing(node):
+            return below
+        if isinstance(below, Choice):
+            return _with_view(below, node)
+        if ARM not in node.meta or ARM in below.node.meta:
+            return Leaf(node)
+        return Leaf(below.node, (*below.views, node))
+
+    def can_be_chosen(self, choice: Choice, seen: Counter[int]) -> bool:
+        """Whether what it is made of can be had behind the graph."""
+        if not self.known:
+            return False
+        needed = [*choice.predicates()]
+        for leaf in choice.leaves():
+            if _is_own(leaf, seen):
+                continue
+            needed.append(leaf.node)
+            for view in leaf.views:
+                needed += [n for n in view.all_input_nodes if n.meta.get(ARM) is not None]
+                if not _is_plain_view(view):
+                    return False
+        if any(node.op == "get_attr" for node in needed):
+            return False
+        if any(op_name(user) in _HOOKS for node in needed for user in node.users):
+            return False
+        if not self.shadows.isdisjoint(memories(needed)):
+            return False
+        return all(self._runs_always(node) for node in needed)
+
+    def _runs_always(self, node: fx.Node) -> bool:
+        """Whether it is computed whichever arms are taken."""
+        around = arms_from(node.meta.get(ARM), self.branches)
+        found: list[Branch | None] = [self.branches.get(site) for site, _ in around]
+        return all(one is not None and one.treatment == "where" for one in found)
+
+
+def is_chosen(node: fx.Node, selects: set[fx.Node]) -> bool:
+    """Whether a node is a result of a select that the program reads."""
+    if node.target is not operator.getitem or node.args[0] not in selects:
+        return False
+    source, position = node.args
+    return WRITTEN in source.meta and position < source.meta[WRITTEN]  # type: ignore[union-attr,operator]
+
+
+def _base(node: fx.Node) -> fx.Node | None:
+    """What a node is a view of, or the tuple of views that it is taken from."""
+    if not node.op.startswith("call"):
+        return None
+    keys = set(memories([node]))
+    sharing = [one for one in node.all_input_nodes if not keys.isdisjoint(memories([one]))]
+    return sharing[0] if len(sharing) == 1 else None
+
+
+def _is_plain_view(node: fx.Node) -> bool:
+    name = op_name(node)
+    return name in _VIEWS or (name == "getattr" and node.args[1] in _ATTRIBUTES)
+
+
+def _is_nothing(node: fx.Node) -> bool:
+    """Whether eager hands the operand itself on, where a trace may not: dropout in inference."""
+    name = op_name(node)
+    return name in RANDOM_OPS and "dropout" in str(name) and not is_random(node)
+
+
+def _with_view(choice: Choice | Leaf, view: fx.Node) -> Any:
+    if isinstance(choice, Leaf):
+        return Leaf(choice.node, (*choice.views, view))
+    return Choice(choice.predicate, _with_view(choice.taken, view), _with_view(choice.other, view))
+
+
+@dataclass(frozen=True)
+class _Pick:
+    """Where one of two objects is once the graph has run."""
+
+    predicate: OutputSlot
+    taken: _Pick | OutputSlot
+    other: _Pick | OutputSlot
+
+    def find(self, values: Values, host: Values) -> Any:
+        side: _Pick | OutputSlot = self
+        while isinstance(side, _Pick):
+            side = side.taken if bool(side.predicate.find(host)) else side.other
+        return side.find(values)
+
+
+class _Lowering:
+    """The rewrite of one graph."""
+
+    def __init__(self, found: HandedOn) -> None:
+        self.found, self.graph = found, found.gm.graph
+        self.fake_mode = fake_mode_of(found.gm)
+        self.inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
+        self.output = self.graph.output_node()
+        self.results: list[Any] = list(self.output.args[0])  # type: ignore[arg-type]
+        self.seen = _seen_outside(found)
+        self.copies: dict[tuple[fx.Node, ...], fx.Node] = {}
+
+    def run(self) -> Choosing:
+        count = len(self.results)
+        picks = {
+            index: self._pick(self.found.choices[node], node, index)
+            for index, node in enumerate(self.results[:count])
+            if node in self.found.choices
+        }
+        self.output.args = (tuple(self.results),)
+        self.graph.lint()
+        self.found.gm.recompile()
+        predicates = dict.fromkeys(
+            (slot.kind, slot.position) for pick in picks.values() for slot in _slots(pick)
+        )
+        return functools.partial(_choosing, count, picks, tuple(predicates))
+
+    def _pick(self, choice: Choice | Leaf, result: fx.Node, index: int) -> Any:
+        if isinstance(choice, Choice):
+            sides = (self._pick(side, result, index) for side in (choice.taken, choice.other))
+            return _Pick(self._slot(choice.predicate), *sides)
+        if _is_own(choice, self.seen):
+            return OutputSlot("output", index)
+        return self._slot(self._made(choice))
+
+    def _slot(self, node: fx.Node) -> OutputSlot:
+        if node.op == "placeholder":
+            return OutputSlot("input", self.inputs.index(node))
+        if node not in self.results:
+            self.results.append(node)
+        return OutputSlot("output", self.results.index(node))
+
+    def _made(self, leaf: Leaf) -> fx.Node:
+        """The node of an object, its views made again."""
+        node = leaf.node
+        for number, view in enumerate(leaf.views):
+            key = (leaf.node, *leaf.views[: number + 1])
+            base = _base(view)
+            if key not in self.copies:
+                with self.graph.inserting_after(view):
+                    self.copies[key] = self._copy(view, base, node)
+            node = self.copies[key]
+        return node
+
+    def _copy(self, view: fx.Node, base: fx.Node | None, made: fx.Node) -> fx.Node:
+        copied = self.graph.node_copy(view, lambda n: made if n is base else n)
+        copied.meta = {key: held for key, held in view.meta.items() if key != ARM}
+        args, kwargs = fx.map_arg((copied.args, copied.kwargs), lambda n: n.meta["example_value"])
+        value = tensor_value(view)
+        graded = value is None or value.requires_grad
+        with self.fake_mode, torch.set_grad_enabled(graded), quiet_fakes():
+            copied.meta["example_value"] = call_target(view.target, args, kwargs)
+        return copied
+
+
+def _slots(pick: Any) -> Iterator[OutputSlot]:
+    if isinstance(pick, _Pick):
+        yield pick.predicate
+        yield from (*_slots(pick.taken), *_slots(pick.other))
+
+
+def _choosing(
+    count: int,
+    picks: dict[int, Any],
+    predicates: tuple[tuple[str, int], ...],
+    compiled: Compiled,
+) -> Compiled:
+    """``compiled``, with some of its results chosen, and the program's results only."""
+
+    @functools.wraps(compiled)
+    def call(*args: Any) -> Any:
+        boxed = len(args) == 1 and isinstance(args[0], list)
+        inputs = tuple(args[0]) if boxed else args  # a boxed call empties its list
+        values = Values(inputs, compiled(*args))
+        host = on_host(values, predicates)
+        results = list(values.outputs[:count])
+        for index, pick in picks.items():
+            results[index] = pick.find(values, host)
+        return results
+
+    return call
