@@ -124,7 +124,8 @@ def decide(translator: Any, frame: Frame, reason: str, error: BaseException | No
         return
     cause = cause_of(translator, frame, reason, error)
     code, text = _why(translator, reason)
-    log.graph_break(frame.compiler, text, *cause.place)
+    broken = (text, *cause.place)
+    news = log.graph_break(frame.compiler, *broken)
     if cause.is_kept:
         return
     key = (*cause.innermost, "graph_break", *cause.place, text)
@@ -133,6 +134,8 @@ def decide(translator: Any, frame: Frame, reason: str, error: BaseException | No
         text += f"; {gives_up.format(name_of(translator))}"
     elif key in log.log_of(frame.compiler).kept:
         return
+    if news and frame.attempts is not None:
+        frame.attempts.broken.append((broken, key))
     where = cause.place
     decision = Decision(Station.TRACE, "graph_break", Outcome.REJECTED, code, text, "keep", *where)
     log.kept(frame.compiler, decision, key)

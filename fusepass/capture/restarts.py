@@ -100,6 +100,8 @@ def restart_without(frame: Frame, lost: Mapping[One, Why]) -> None:
 
 def restart_with_phis(frame: Frame, branch: Place, why: Why) -> NoReturn:
     """Start the frame again, the numbers that the arms of a branch leave two known values each."""
+    for broken, key in frame.attempts.broken:
+        log.take_back(frame.compiler, broken, key)
     restart_leaving(frame, {(NUMBERS, branch.instruction): why})
 
 

@@ -199,10 +199,21 @@ def inside(compiler: Any, place: tuple[str, int], helper: tuple[str, int], name:
         log_of(compiler).inside.setdefault(place, {})[helper] = name
 
 
-def graph_break(compiler: Any, reason: str, file: str, line: int) -> None:
-    """Put a graph break on record."""
+def graph_break(compiler: Any, reason: str, file: str, line: int) -> bool:
+    """Put a graph break on record; says whether it is news."""
     with _lock:
-        log_of(compiler).breaks[reason, file, line] = None
+        known = log_of(compiler).breaks
+        news = (reason, file, line) not in known
+        known[reason, file, line] = None
+        return news
+
+
+def take_back(compiler: Any, broken: tuple[str, str, int], kept: Any) -> None:
+    """Take a graph break off the record, which the next attempt to trace the frame may not meet."""
+    with _lock:
+        log = log_of(compiler)
+        log.breaks.pop(broken, None)
+        log.kept.pop(kept, None)
 
 
 @contextlib.contextmanager

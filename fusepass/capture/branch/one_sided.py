@@ -88,7 +88,7 @@ def _parts(value: Any, arm: bool, told: str, outputs: Outputs) -> Any:
         return made
     if differs(outputs.arms.branch.frame, value):
         restart_knowing(outputs.arms.branch.frame, [value], "it is beside another value")
-    new = stack.is_new_object(value)
+    new = stack.is_new_object(value) and not stack.is_function(value)
     if new or any(map(outputs.is_made, nodes_in(value, outputs.effects))):
         text = f"{told}, and one of them cannot be brought out of its arm"
         raise Refusal(Reason.PYTHON_VALUE, text)

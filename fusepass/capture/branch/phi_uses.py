@@ -27,7 +27,8 @@ from fusepass.capture.branch.snapshot import Bindings, OpenBranch
 from fusepass.capture.bytecode.control_flow import region_of
 from fusepass.capture.frame_state import BranchSite, Frame, Place, frame_of
 from fusepass.capture.refusal import Refusal, refusal_after
-from fusepass.capture.restarts import NUMBERS, restart_without, why_kept
+from fusepass.capture.restarts import restart_without
+from fusepass.capture.scalars.object_identity import differs, restart_knowing
 from fusepass.capture.source_position import here
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
@@ -57,11 +58,13 @@ def _on_step(translator: Any) -> None:
             raise Refusal(Reason.PYTHON_VALUE, text)
 
 
-def _on_asked(phi: PhiVariable) -> Any:
+def _on_asked(phi: PhiVariable, what: str) -> Any:
     translator = stack.current_translator()
     frame = None if translator is None else frame_of(translator.output)
     known = phi if frame is None else resolved(phi, outcomes(frame))
     if known is phi:
+        if frame is not None and frame.in_message and what == "is_python_constant":
+            return None  # its text is put together later
         raise PhiAsked(phi)
     return known
 
@@ -79,25 +82,43 @@ def _on_use(
         for place in phis:
             held[place] = resolved(held[place], known)
         phis = [place for place in phis if is_phi(held[place])]
+    if frame.in_message:
+        return _in_message(original)
     if phis and not hands_on(translator, instruction, phis):
-        return _use(translator, instruction, frame, held[phis[0]], original)
+        return _use(translator, instruction, frame, held[phis[0]], places, original)
     before = list(held), translator.instruction_pointer
     try:
         return original()
     except PhiAsked as asked:
         translator.stack, translator.instruction_pointer = before
         phi = asked.phi
-    return _use(translator, instruction, frame, phi, original)
+    return _use(translator, instruction, frame, phi, places, original)
+
+
+def _in_message(original: Callable[[], None]) -> None:
+    """Trace on in a message, where a value that is one of two is chosen when the message is made.
+
+    Raises:
+        Refusal: more is asked about it than its text.
+    """
+    try:
+        return original()
+    except PhiAsked as asked:
+        text = f"{asked.phi.told}, and a message looks at it"
+        raise Refusal(Reason.PYTHON_VALUE, text) from None
 
 
 def _use(
-    translator: Any, instruction: Any, frame: Frame, phi: PhiVariable, original: Callable[[], None]
+    translator: Any,
+    instruction: Any,
+    frame: Frame,
+    phi: PhiVariable,
+    places: list[int],
+    original: Callable[[], None],
 ) -> None:
     """Trace an instruction that looks at a value that is one of two, or give the branch back."""
     place = here(translator, "branch")
     try:
-        if frame.in_message:
-            raise Refusal(Reason.RAISES, "the message of an exception depends on a branch")
         if stack.is_generator_frame(translator):
             raise Refusal(Reason.GENERATOR, "it is used in a generator")
         name = instruction.opname
@@ -110,6 +131,10 @@ def _use(
         raise
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
         why = refusal_after(error, "an arm", (place.file, place.line))
+        beside = [value for value in map(translator.stack.__getitem__, places) if not is_phi(value)]
+        unknown = [value for value in beside if differs(frame, value)]
+        if unknown:
+            restart_knowing(frame, unknown, why.text)
         _keep(frame, phi, f"; it is used in line {place.line}: {why.text}")
 
 
@@ -199,9 +224,6 @@ def _keep(frame: Frame, phi: PhiVariable, use: str) -> NoReturn:
     """Start the frame again without the branch that left a value."""
     origin = origin_of(frame, phi)
     why = Reason.PYTHON_VALUE, phi.told + use
-    for site in frame.sites:
-        if site.branch.site == origin:  # its numbers may have been nodes at first
-            why = why_kept(frame, NUMBERS, site.place.instruction) or why
     restart_without(frame, {origin: why})
     if frame.arms:
         raise Refusal(*why)

@@ -22,6 +22,7 @@ from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import deferred_values
 from fusepass.torch_private.dynamo.containers import container_items, kind_of
 from fusepass.torch_private.dynamo.errors.raising import exception_parts
+from fusepass.torch_private.dynamo.phi import choose, is_phi
 from fusepass.torch_private.dynamo.stack import is_any_tensor, number_node, realized
 from fusepass.torch_private.fx.graphs import call_target
 from fusepass.torch_private.fx.tensor_kinds import why_not_plain
@@ -173,6 +174,10 @@ class ValueWriter:
         number = number_node(tracked)
         if number is not None:
             return OperandValue(self.position(number, CONTENTS))
+        if is_phi(tracked):
+            held = self._tensor(tracked.held, CONTENTS)
+            sides = (self.value(one, look) for one in (tracked.taken, tracked.other))
+            return CallValue(choose, (held, *sides))
         late = deferred_values.late_parts(tracked)
         if late is not None:
             outer = self._in_older_text

@@ -29,6 +29,7 @@ from torch._dynamo.variables.user_defined import UserDefinedExceptionClassVariab
 
 from fusepass.torch_private.dynamo.calls import is_assert
 from fusepass.torch_private.dynamo.containers import container_items
+from fusepass.torch_private.dynamo.phi import is_phi
 from fusepass.torch_private.dynamo.print_calls import PRINT
 from fusepass.torch_private.dynamo.stack import is_any_tensor, number_node, realized
 from fusepass.torch_private.patches import Patches
@@ -172,6 +173,8 @@ def _back_to(message: object) -> None:
 def _is_late(value: Any) -> bool:
     """Whether a value is computed for a message, or holds one that is."""
     value = realized(value)
+    if is_phi(value):
+        return True
     return late_parts(value) is not None or any(map(_is_late, _items(value)))
 
 
@@ -179,6 +182,8 @@ def _is_open(value: Any) -> bool:
     """Whether a value is known only when the graph runs, or holds one that is."""
     value = realized(value)
     if is_any_tensor(value) or number_node(value) is not None or late_parts(value) is not None:
+        return True
+    if is_phi(value):
         return True
     return any(map(_is_open, _items(value)))
 

@@ -276,11 +276,13 @@ class Attempts:
 
     Attributes:
         kept: what is left to Dynamo; empty at the first attempt.
+        broken: graph breaks on record, and the keys of their decisions.
     """
 
     def __init__(self, output_graph: Any) -> None:
         self._log = output_graph.root_tx.speculation_log
         self.kept: dict[Any, Any] = self._log.__dict__.setdefault("fusepass_kept", {})
+        self.broken: list[Any] = self._log.__dict__.setdefault("fusepass_broken", [])
 
     def restart(self, reason: str, *, afresh: bool) -> NoReturn:
         """Discard what was traced of the frame and start again.

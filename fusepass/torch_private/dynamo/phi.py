@@ -102,15 +102,16 @@ class PhiHandlers:
     """What capture does about such values.
 
     Attributes:
-        on_asked: called with the value when Dynamo asks something about it while an instruction
-            that looks at it is traced; gives the one it is, or raises :class:`PhiAsked`.
+        on_asked: called with the value and the name of a method when Dynamo asks something about
+            it while an instruction that looks at it is traced; gives the one it is, or None where
+            the answer is no, or raises :class:`PhiAsked`.
         on_step: called with the translator at each instruction of a graph in which there are such
             values.
         on_use: called as ``(translator, instruction, places, original)`` at such an instruction
             that looks at values; ``places`` are their places on the stack.
     """
 
-    on_asked: Callable[[PhiVariable], Any]
+    on_asked: Callable[[PhiVariable, str], Any]
     on_step: Callable[[Any], None]
     on_use: Callable[[Any, Any, list[int], Callable[[], None]], None]
 
@@ -124,7 +125,10 @@ def _asks(name: str, base: Any) -> Any:
     def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _watched[0] or not _handlers:
             return base(self, *args, **kwargs)
-        return getattr(_handlers[0].on_asked(self), name)(*args, **kwargs)
+        known = _handlers[0].on_asked(self, name)
+        if known is None:
+            return False
+        return getattr(known, name)(*args, **kwargs)
 
     return ask
 

@@ -24,6 +24,7 @@ from torch._dynamo.variables import (
     CellVariable,
     ConstantVariable,
     LazyVariableTracker,
+    NestedUserFunctionVariable,
     TensorVariable,
 )
 from torch._dynamo.variables.base import AttributeMutationNew
@@ -121,6 +122,11 @@ def is_existing_mutation(value: Any) -> bool:
 def is_new_object(value: Any) -> bool:
     """Whether a tracked value is an object that the program made, and Dynamo makes later."""
     return isinstance(getattr(value, "mutation_type", None), AttributeMutationNew)
+
+
+def is_function(value: Any) -> bool:
+    """Whether a tracked value is a function that the program makes."""
+    return isinstance(value, NestedUserFunctionVariable)
 
 
 def wrap_tensor(translator: Any, proxy: fx.Proxy, fake: torch.Tensor) -> Any:
