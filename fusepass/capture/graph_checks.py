@@ -144,7 +144,7 @@ def _settle_effects(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> _Set
     """
     _leave_unseen(frame, gm)
     restart_without(frame, unsafe_changes(gm.graph, frame))
-    settle_held(gm.graph)
+    asked = settle_held(gm.graph)
     late = settle_items(gm, frame)
     late += settle_masks(gm, frame, output_graph)
     copy_predicates(gm.graph, fake_mode_of(gm))
@@ -159,7 +159,8 @@ def _settle_effects(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> _Set
     event_legality.leave_unsafe_lines(output_graph, frame, gm)
     try_blocks.ask_callers(output_graph, frame, gm.graph.nodes)
     choosing = _lower_handed_on(frame, found)
-    events = _lower_effects(frame, gm)
+    also = [] if choosing is None else handed_on.tested_outputs(choosing)
+    events = _lower_effects(frame, gm, asked, [*late, *also])
     nones = _hand_out_reached(output_graph, frame, gm)
     return _Settled(frozenset(late), events, nones, choosing)
 
@@ -223,10 +224,12 @@ def _lower_handed_on(frame: Frame, found: handed_on.HandedOn) -> handed_on.Choos
         raise
 
 
-def _lower_effects(frame: Frame, gm: fx.GraphModule) -> Events | None:
+def _lower_effects(
+    frame: Frame, gm: fx.GraphModule, asked: list[int], read: list[int]
+) -> Events | None:
     """Sinks and lines become code around the graph, while there still is a way back."""
     try:
-        return lower_effects(gm)
+        return lower_effects(gm, asked, read)
     except Exception as error:  # our error costs speed, never the program
         if frame.lines:
             lines = [("print", place) for place, _ in frame.lines]

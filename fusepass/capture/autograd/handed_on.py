@@ -329,6 +329,12 @@ class _Lowering:
         return copied
 
 
+def tested_outputs(choosing: Any) -> list[int]:
+    """The positions of predicates that were handed out for a choice alone."""
+    count, _, predicates = choosing.args
+    return [i for kind, i in predicates if kind == "output" and i >= count]
+
+
 def _slots(pick: Any) -> Iterator[OutputSlot]:
     if isinstance(pick, _Pick):
         yield pick.predicate

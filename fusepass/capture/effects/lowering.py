@@ -29,14 +29,19 @@ from fusepass.graph.safety.failures import may_fail
 from fusepass.torch_private.fx.graphs import fake_mode_of
 
 
-def lower_effects(gm: fx.GraphModule) -> Events | None:
+def lower_effects(gm: fx.GraphModule, asked: list[int], read: list[int]) -> Events | None:
     """Rewrite ``gm`` in place; what it returns raises and writes what sinks and lines stood for.
 
+    Args:
+        gm: a complete graph.
+        asked: positions of outputs that code behind the graph tests.
+        read: positions of others that it reads in any case.
+
     Returns:
-        None when the graph has neither.
+        None when the graph has no sink or line, and nothing is tested behind it.
     """
     found = plans(gm.graph)
-    return _EffectsLowering(gm, found).run() if found else None
+    return _EffectsLowering(gm, found).run([*asked, *read]) if found or asked else None
 
 
 class _EffectsLowering:
@@ -63,8 +68,9 @@ class _EffectsLowering:
         self.packs: dict[tuple[torch.device, torch.dtype], dict[fx.Node, OutputSlot]] = {}
         self.early = lines_first(gm.graph)
 
-    def run(self) -> Events:
+    def run(self, read: list[int]) -> Events:
         count = len(self.results)
+        host = {position: self._packed(self.results[position]) for position in read}
         leaving = self._leaving()
         codes = self._codes()
         events = tuple(map(self._event, self.plans))  # messages read the operands as they were
@@ -78,7 +84,7 @@ class _EffectsLowering:
                 self.graph.erase_node(node)
         self.graph.lint()
         self.gm.recompile()
-        return Events(count, places, events)
+        return Events(count, places, events, host)
 
     def _leaving(self) -> dict[fx.Node, None]:
         """Sinks, lines, and what is only there for a message; each behind those that use it."""

@@ -13,7 +13,7 @@ import ast
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -251,11 +251,14 @@ class Events:
         count: how many outputs the program itself has; they come first.
         codes: where the numbers of exceptions are, one per device.
         events: exceptions and lines in program order; the number of the first exception is 1.
+        host: outputs of the program that the code behind the graph reads, by position: they are
+            brought to the host at the same time.
     """
 
     count: int
     codes: tuple[OutputSlot, ...]
     events: tuple[Exit | Emission, ...]
+    host: dict[int, OutputSlot] = field(default_factory=dict)
 
     @property
     def _lines(self) -> list[Emission]:
@@ -264,7 +267,9 @@ class Events:
     @property
     def reads_back(self) -> bool:
         """Whether anything is brought to the host: not for lines of mere text."""
-        return bool(self.codes) or any(line.message.sources or line.when for line in self._lines)
+        return bool(self.codes or self.host) or any(
+            line.message.sources or line.when for line in self._lines
+        )
 
     def around(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """``compiled``, with its events, and the program's outputs only."""
@@ -297,7 +302,10 @@ class Events:
                     error = [event.exception(values)]
                     del values, host, inputs, outputs, args  # the traceback would keep them alive
                     return _raise_from(error, event.sink)
-            return outputs[: self.count]
+            if not self.host:
+                return outputs[: self.count]
+            read = {position: place.find(host) for position, place in self.host.items()}
+            return [read.get(i, output) for i, output in enumerate(outputs[: self.count])]
 
         return call
 
@@ -305,7 +313,7 @@ class Events:
         """What to do in a call; ``wanted`` says so of each line that is not always written."""
         answers = iter(wanted)
         todo: list[tuple[int, Exit | Emission]] = []
-        places = list(self.codes)
+        places = [*self.codes, *self.host.values()]
         number = 0
         for event in self.events:
             if isinstance(event, Exit):

@@ -51,9 +51,15 @@ def held_predicate(translator: Any, predicate: Any) -> Any:
     return held
 
 
-def settle_held(graph: fx.Graph) -> None:
-    """Take out copies of tested tensors that nothing reads, or that are as the tensor is."""
+def settle_held(graph: fx.Graph) -> list[int]:
+    """Take out copies of tested tensors that nothing reads, or that are as the tensor is.
+
+    Returns:
+        The positions of outputs that are tested behind the graph, and nothing else.
+    """
     held = [node for node in graph.nodes if HELD in node.meta]
+    outputs: Any = graph.output_node().args[0]
+    positions = [i for i, node in enumerate(outputs) if node in held]
     history = WriteHistory(graph) if held else None
     for node in held:
         tested: Any = node.args[0]
@@ -62,6 +68,7 @@ def settle_held(graph: fx.Graph) -> None:
                 continue
             node.replace_all_uses_with(tested)
         graph.erase_node(node)
+    return positions
 
 
 def copy_predicates(graph: fx.Graph, fake_mode: Any) -> None:

@@ -148,10 +148,10 @@ class LocalDict(Holds):
 
 class Trained(Holds):
     def forward(self, x: Tensor) -> Any:
-        y = self.lin(x)
+        y = x + self.lin.bias
         losses: list[Any] = []
         if x.sum() > 0:
-            losses.append(y.pow(2).sum())
+            losses.append(y.sum())
         return y.sum(), losses
 
 
@@ -215,4 +215,4 @@ def test_gradients_flow_through_what_an_arm_appends() -> None:
             y, losses = run(x)
             (y + sum(losses)).backward()
             assert len(losses) == int(x.sum() > 0), one
-        assert torch.equal(eager.lin.weight.grad, mine.lin.weight.grad)  # type: ignore[arg-type]
+        assert torch.equal(eager.lin.bias.grad, mine.lin.bias.grad)  # type: ignore[arg-type]

@@ -268,3 +268,32 @@ def test_a_line_shows_a_number_made_of_one_in_an_exception(codegen: str) -> None
     )
     decisions = fusepass.last_report(compiled).decisions
     assert [d.treatment for d in decisions if d.station == "capture"] == ["sink", "late"] * 2
+
+
+class Changes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = self.seen = 0
+        self.log: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.max() > 100:
+            raise ValueError("too large")
+        print("mean", x.mean())
+        if x.sum() > 0:
+            self.log.append(x * 2)
+        if x[0, 0] < 0:
+            self.seen = 1
+        self.last = x.min().item()
+        return x + 1
+
+
+def test_what_arms_change_is_asked_at_the_same_wait(far: list[list[torch.Size]]) -> None:
+    model, twin = Changes(), Changes()
+    target = compiled(model)
+    for sign in (1, -1, 1):
+        x = inputs()[0] * sign
+        far.clear()
+        assert torch.equal(target(x), twin(x))
+        assert len(far) == 1, far
+        assert (model.seen, model.last, len(model.log)) == (twin.seen, twin.last, len(twin.log))
