@@ -22,7 +22,7 @@ from torch._dynamo.variables.base import ValueMutationNew, VariableTracker
 from fusepass.torch_private.dynamo.errors.raising import source_name
 from fusepass.torch_private.dynamo.errors.wording import noun_of
 from fusepass.torch_private.dynamo.open_writes import Outcome
-from fusepass.torch_private.dynamo.stack import constant, frames_held
+from fusepass.torch_private.dynamo.stack import break_graph, constant, frames_held
 from fusepass.torch_private.patches import IsOurs, Patches, Theirs
 
 _CLASSES = ("ConstDictVariable", "DequeVariable", "ListVariable", "SetVariable")
@@ -215,13 +215,16 @@ def opened(container: Any) -> None:
     if is_open(container):
         return
     if base not in _open_classes:
-        _open_classes[base] = type("Open" + base.__name__, (_Open, base), {"fusepass_base": base})
+        kind: Any = type("Open" + base.__name__, (_Open, base), {"fusepass_base": base})
+        kind.reconstruct = _Open.reconstruct  # torch 2.11 puts a check for cycles before both
+        _open_classes[base] = kind
     setattr(container, _UPDATES, [])
     setattr(container, _MODIFIED, getattr(container.mutation_type, "is_modified", False))
     container.__class__ = _open_classes[base]
 
 
 _open_classes: dict[type, type] = {}
+_in_making: list[Any] = []  # containers of which the code that makes them is being written
 
 
 class _Open:
@@ -265,17 +268,28 @@ class _Open:
         updates_of(self).append((name, _tuple(given)))
         return constant(None)
 
+    def mp_ass_subscript_impl(self, tx: Any, key: Any, value: Any) -> Any:  # torch 2.15
+        if value is None or self.fusepass_base.__name__ != "ConstDictVariable":
+            return self._asked()
+        return self.call_method(tx, "__setitem__", [key, value], {})
+
     def reconstruct(self, codegen: Any) -> None:
         """Write the code that makes one that did not exist before."""
         updates = updates_of(self)
-        for _ in updates:
-            codegen.add_push_null(lambda: codegen.load_import_from(__name__, changed.__name__))
-        with _AsBefore(self):
-            type(self).reconstruct(self, codegen)
-        for how, value in updates:
-            codegen(constant(how))
-            codegen(value)
-            codegen.extend_output(create_call_function(3, False))
+        if any(one is self for one in _in_making):
+            break_graph("Container that holds itself", "a container is put into itself in an arm")
+        _in_making.append(self)
+        try:
+            for _ in updates:
+                codegen.add_push_null(lambda: codegen.load_import_from(__name__, changed.__name__))
+            with _AsBefore(self):
+                type(self).reconstruct(self, codegen)
+            for how, value in updates:
+                codegen(constant(how))
+                codegen(value)
+                codegen.extend_output(create_call_function(3, False))
+        finally:
+            _in_making.pop()
 
 
 class _AsBefore:

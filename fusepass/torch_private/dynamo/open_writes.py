@@ -147,7 +147,9 @@ def _older(effects: Any, item: Any, name: str) -> Any:
     held = effects.store_attr_mutations[item]
     effects.store_attr_mutations[item] = {n: value for n, value in held.items() if n != name}
     try:
-        return item.var_getattr(current_translator(), name)
+        translator = current_translator()
+        asking = VariableTracker.build(translator, getattr)  # another class since torch 2.15
+        return asking.call_function(translator, [item, constant(name)], {})
     except OBSERVED_EXCEPTIONS:
         return None
     finally:
