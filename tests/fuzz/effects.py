@@ -18,14 +18,15 @@ KINDS = {
     "register_buffer": 40,
     "list_mutation": 8,
     "dict_mutation": 9,
-    "python_attribute": 7,
+    "python_attribute": 9,
     "parameter": 16,
     "parameter_one_arm": 14,
+    "leaf_one_arm": 8,
     "bad_gradient": 9,
     "no_grad": 8,
     "autocast": 8,
     "custom_function": 8,
-    "dropout": 7,
+    "dropout": 9,
     "rand_like": 8,
     "print_arm": 8,
 }
@@ -88,6 +89,7 @@ def effect(d: Draft, scope: Scope, *, both: bool | None = None) -> Effect:
         both = True
     if kind == "parameter_one_arm":
         d.tag("parameter")
+    if kind.endswith("_one_arm"):
         both = False
     return Effect(_MAKERS.get(kind, _local)(d, kind), both)
 
@@ -174,6 +176,9 @@ def _local(d: Draft, kind: str) -> Callable[[Scope], Lines]:
         if kind in ("parameter", "parameter_one_arm"):
             weight = d.parameter("weight" if kind == "parameter" else "gain")
             lines = [f"{name} = {operand} {d.draw.choice(('*', '+'))} {weight}"]
+        elif kind == "leaf_one_arm":
+            leaf = d.data(d.draw.choice(("scale", "shift")), grad=d.training)
+            lines = [f"{name} = {operand} {d.draw.choice(('*', '+'))} {leaf}"]
         elif kind == "bad_gradient":
             lines = [f"{name} = {d.draw.choice(_BAD).format(atom(operand))}"]
         elif kind == "custom_function":

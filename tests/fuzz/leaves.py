@@ -23,7 +23,7 @@ KINDS = {
     "leaves_list": 8,
     "leaves_dict": 8,
     "leaves_namedtuple": 8,
-    "leaves_dataclass": 7,
+    "leaves_dataclass": 8,
     "leaves_number": 8,
     "leaves_constant": 8,
     "leaves_dead": 8,

@@ -66,6 +66,7 @@ SHAPES = {
     # autograd
     "parameter": "parameters in the arms",
     "parameter_one_arm": "a parameter in one arm only",
+    "leaf_one_arm": "an argument that requires grad in one arm only",
     "bad_gradient": "NaN or infinite gradient in the arm not taken",
     "no_grad": "no_grad inside an arm",
     "autocast": "autocast inside an arm",
