@@ -6,6 +6,7 @@ then runs in eager mode, which is slower than any other outcome, and nothing els
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from types import CodeType
@@ -47,7 +48,8 @@ def warn_of_skipped(translator: Any, frame: Frame, error: BaseException) -> None
     file, line, name = function
     at = f"{Path(cause.place[0]).name}:{cause.place[1]}"
     message = FrameNotCompiled(f"{name} ({file}:{line})", at, cause.text, _block(translator, error))
-    warn_once.warn(message, stacklevel=2)
+    with contextlib.suppress(FrameNotCompiled):  # filters may make errors of warnings
+        warn_once.warn(message, stacklevel=2)
 
 
 def _runs_in(code: CodeType, node: fx.Node) -> bool:

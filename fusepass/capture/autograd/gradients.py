@@ -102,7 +102,7 @@ def undecided_gradients(graph: fx.Graph, allow_zero_grad: bool) -> dict[int, Why
             why = (Reason.NONE_GRAD, _ZERO.format(_names(leaves), text))
             lost |= _deciding_selects(result, leaves, selects, reach, why)
         operations = [n for n in doubtful if not is_grad_input(n)]
-        if operations:
+        if operations and not _is_one_sided(result):
             why = (Reason.NAN_GRAD, _NAN.format(_names(operations)))
             lost |= _deciding_selects(result, operations, selects, reach, why)
     return lost
@@ -206,6 +206,15 @@ def _could_make_nan(node: fx.Node) -> bool:
         and carries_grad(node)
         and not zero_safe(node)
     )
+
+
+def _is_one_sided(result: fx.Node) -> bool:
+    """Whether the program holds a result only in calls in which the arm that made it was taken.
+
+    In other calls it is a result that no loss uses, and gets the zeros that torch gives those.
+    """
+    source = result.args[0] if result.args else None
+    return isinstance(source, fx.Node) and result.args[1] in source.meta.get(ONE_SIDED, {})
 
 
 def _names(nodes: list[fx.Node]) -> str:

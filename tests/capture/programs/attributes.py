@@ -171,7 +171,7 @@ KEPT: dict[str, tuple[Arm, Arm, str]] = {
     "each_another": (
         bind("plain", lambda m, x: x[0] * 2),
         bind("other", lambda m, x: x[0] * 2),
-        "side_effect",
+        None,
     ),
     "number": (bind("count", lambda m, x: 1), bind("count", lambda m, x: 2), None),
     "number_counted": (

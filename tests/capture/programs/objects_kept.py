@@ -18,7 +18,7 @@ def input_handed_on_by_one_arm(x: Tensor) -> Record:
     return Record(x) if x.sum() > 0 else Record(x * 3)
 
 
-@FAMILY.program(ONE, WHERE, grad=True, expect_grad=(keep("none_grad"),))
+@FAMILY.program(ONE, WHERE, grad=True)
 def other_class(x: Tensor) -> Any:
     return Record(x * 2) if x.sum() > 0 else Frozen(x * 3)
 
@@ -27,17 +27,17 @@ class Recorded(Record):
     pass
 
 
-@FAMILY.program(ONE, WHERE, grad=True, expect_grad=(keep("none_grad"),))
+@FAMILY.program(ONE, WHERE, grad=True)
 def subclass(x: Tensor) -> Record:
     return Record(x * 2) if x.sum() > 0 else Recorded(x * 3)
 
 
-@FAMILY.program(ONE, WHERE, grad=True, expect_grad=(keep("none_grad"),))
+@FAMILY.program(ONE, WHERE, grad=True)
 def named_or_plain_tuple(x: Tensor) -> Any:
     return Output(x * 2, x, 1) if x.sum() > 0 else (x * 3, x, 1)
 
 
-@FAMILY.program(ONE, WHERE, grad=True, expect_grad=(keep("none_grad"),))
+@FAMILY.program(ONE, WHERE, grad=True)
 def dict_or_ordered_dict(x: Tensor) -> Any:
     return {"a": x * 2} if x.sum() > 0 else collections.OrderedDict(a=x * 3)
 
@@ -52,12 +52,12 @@ def other_text(x: Tensor) -> Slotted:
     return Slotted(x * 2, "a") if x.sum() > 0 else Slotted(x * 3, "b")
 
 
-@FAMILY.program(ONE, WHERE, grad=True, expect_grad=(keep("none_grad"),))
+@FAMILY.program(ONE, WHERE, grad=True)
 def field_is_none_in_one_arm(x: Tensor) -> EncoderOutput:
     return EncoderOutput(x * 2, pooled=x.sum()) if x.sum() > 0 else EncoderOutput(x * 3)
 
 
-@FAMILY.program(ONE, WHERE, grad=True, expect_grad=(keep("none_grad"),))
+@FAMILY.program(ONE, WHERE, grad=True)
 def attribute_in_one_arm_only(x: Tensor) -> Record:
     out = Record(x * 2) if x.sum() > 0 else _with_note(Record(x * 3))
     return out
@@ -68,7 +68,7 @@ def _with_note(record: Record) -> Record:
     return record
 
 
-@FAMILY.program(ONE, WHERE, grad=True, expect_grad=(keep("none_grad"),))
+@FAMILY.program(ONE, WHERE, grad=True)
 def attributes_in_another_order(x: Tensor) -> Pair:
     if x.sum() > 0:
         pair = Pair(x * 2, x + 2)
