@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import operator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from torch import fx
 
@@ -26,6 +27,7 @@ from fusepass.capture.autograd.gradient_paths import (
     differentiable_sources,
     is_grad_input,
 )
+from fusepass.capture.autograd.leaf_uses import ends
 from fusepass.capture.autograd.none_gradients import obstacles
 from fusepass.capture.nodes.select_node import (
     BRANCH,
@@ -95,7 +97,7 @@ def undecided_gradients(graph: fx.Graph, allow_zero_grad: bool) -> dict[int, Why
     reach = _reach(graph, selects)
     lost: dict[int, Why] = {}
     in_the_way = {} if allow_zero_grad else obstacles(graph, _doubtful_leaves(graph, reach))
-    for result in graph.output_node().all_input_nodes:
+    for result in chain(*ends(graph)):
         doubtful = reach.named(reach.may[result] & ~reach.must[result])
         for text in dict.fromkeys(in_the_way[n] for n in doubtful if n in in_the_way):
             leaves = [n for n in doubtful if in_the_way.get(n) == text]
@@ -117,8 +119,8 @@ def doubtful_leaves(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _doubtful_leaves(graph: fx.Graph, reach: _GradientReach) -> list[fx.Node]:
-    results = graph.output_node().all_input_nodes
-    bits = functools.reduce(operator.or_, (reach.may[n] & ~reach.must[n] for n in results), 0)
+    differing = (reach.may[n] & ~reach.must[n] for n in chain(*ends(graph)))
+    bits = functools.reduce(operator.or_, differing, 0)
     return [node for node in reach.named(bits) if is_grad_input(node)]
 
 

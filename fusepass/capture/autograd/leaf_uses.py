@@ -12,7 +12,11 @@ from typing import Any
 from torch import fx
 
 from fusepass.capture.autograd.arm_formulas import ALWAYS, NEVER, Formulas
-from fusepass.capture.autograd.gradient_paths import carries_grad, differentiable_sources
+from fusepass.capture.autograd.gradient_paths import (
+    carries_grad,
+    differentiable_sources,
+    is_grad_input,
+)
 from fusepass.capture.nodes.select_node import selects_of
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories, memory_of
@@ -74,17 +78,21 @@ def _put(state: State, formula: int, bits: int) -> None:
         state[formula] = state.get(formula, 0) | bits
 
 
+def ends(graph: fx.Graph) -> tuple[list[fx.Node], list[fx.Node]]:
+    """Where a backward may begin: outputs, and other inputs that are written."""
+    outputs = [n for n in graph.output_node().all_input_nodes if carries_grad(n)]
+    changed = set(memories(w for node in graph.nodes for w in written_nodes(node)))
+    inputs = [n for n in graph.nodes if is_grad_input(n)] if changed else []
+    return outputs, [n for n in inputs if memory_of(n) in changed and n not in outputs]
+
+
 def follow(graph: fx.Graph, bits: Mapping[fx.Node, int]) -> LeafUses:
     """Follow some leaves through a graph.
 
     Raises:
         TooManyOutcomes: the branches have too many combinations.
     """
-    outputs = dict.fromkeys(graph.output_node().all_input_nodes)
-    changed = set(memories(w for node in graph.nodes for w in written_nodes(node)))
-    inputs = [n for n in graph.nodes if n.op in ("placeholder", "get_attr") and carries_grad(n)]
-    written = [n for n in inputs if memory_of(n) in changed and n not in outputs]
-    uses = LeafUses(bits, [n for n in outputs if carries_grad(n)], written)
+    uses = LeafUses(bits, *ends(graph))
     selects = set(selects_of(graph))
     sharing: dict[int, list[fx.Node]] = {}
     for node in graph.nodes:

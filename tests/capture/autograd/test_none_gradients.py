@@ -353,3 +353,37 @@ def test_through_inductor(scenario: Scenario) -> None:
 
     with settings.patch(donated_buffer=False):  # so that a graph can be used twice
         check(scenario, "inductor")
+
+
+# --- Inputs that are written ----------------------------------------------------------------------
+
+
+def written_by_an_arm(x: Tensor, h: Tensor, w: Tensor) -> Tensor:
+    if x.sum() > 0:
+        h.add_(x * w)
+    return x * 2
+
+
+def written_anyway(x: Tensor, h: Tensor, w: Tensor) -> Tensor:
+    if x.sum() > 0:
+        w = w * 2
+    h.copy_(w * x)
+    return x * 2
+
+
+@pytest.mark.parametrize("codegen", CODEGENS)
+@pytest.mark.parametrize("program", [written_by_an_arm, written_anyway])
+def test_a_backward_may_begin_in_what_is_written(program: Program, codegen: str) -> None:
+    with fresh_compiler():
+        compiled = torch.compile(program, backend="fusepass", options={"codegen": codegen})
+        for sign, written in itertools.product((1.0, -1.0), (True, False)):
+            found = []
+            for call in (program, compiled):
+                x = torch.full((3,), sign)
+                start, w = (torch.ones(3, requires_grad=True) for _ in range(2))
+                h = start * 1 if program is written_by_an_arm else torch.zeros(3)
+                y = call(x, h, w)
+                loss = h.sum() if written else y.sum() + h.sum() * 2
+                loss.backward()
+                found.append((y, h, start.grad, w.grad))
+            same(*found, f"{sign}, {written}")
