@@ -207,7 +207,11 @@ def _undecided_gradients(frame: Frame, gm: fx.GraphModule) -> dict[int, tuple[Re
 
 def _hand_out_reached(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> NoneGradients | None:
     """Hand out which leaves have gradients, while there still is a way back."""
-    leaves = [] if frame.options.allow_zero_grad else gradients.doubtful_leaves(gm.graph)
+    if frame.options.allow_zero_grad:
+        return None
+    lost = gradients.undecided_gradients(gm.graph, allow_zero_grad=False)  # more is handed out now
+    restart_without(frame, {s: why for s, why in lost.items() if why[0] is Reason.NONE_GRAD})
+    leaves = gradients.doubtful_leaves(gm.graph)
     try:
         return none_gradients.hand_out(output_graph, gm, leaves) if leaves else None
     except Exception as error:  # our error costs speed, never the program
