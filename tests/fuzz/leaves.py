@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tests.fuzz import waiting
 from tests.fuzz.draft import Draft, Lines, Scope
 from tests.fuzz.values import called, data, fresh
 
@@ -27,6 +28,7 @@ KINDS = {
     "leaves_number": 8,
     "leaves_constant": 8,
     "leaves_dead": 8,
+    "leaves_waiting": 12,
     "mismatch": 1,
 }
 
@@ -70,6 +72,8 @@ def leave(d: Draft, scope: Scope, *, bound: bool = False, kind: str = "") -> Lea
         return _constant(d, scope, bound=bound)
     if kind == "mismatch":
         return _mismatch(d, scope)
+    if kind == "leaves_waiting":
+        return _waiting(d, scope, bound=bound)
     d.tag(kind if kind == "leaves_dead" else "leaves_tensor")
     name, before = _target(d, scope, bound=bound)
 
@@ -152,6 +156,19 @@ def _constant(d: Draft, scope: Scope, *, bound: bool) -> Leave:
         [f"{after} = {use.format(plain.name, name)}"],
         [plain.name, after],
     )
+
+
+def _waiting(d: Draft, scope: Scope, *, bound: bool) -> Leave:
+    """Other Python values in each arm, about which the code behind asks."""
+    pair = waiting.drawn(d)
+    name, after = d.fresh("held", scope), d.fresh("y")
+
+    def arm(inner: Scope, taken: bool) -> Lines:
+        return [f"{name} = {waiting.written(d, inner, pair.taken if taken else pair.other)}"]
+
+    before = arm(scope, False) if bound else []
+    lines, returned = waiting.asked(d, scope, pair, name, after)
+    return Leave(name, arm, before, lines, [after], [name] if returned else [])
 
 
 def _mismatch(d: Draft, scope: Scope) -> Leave:

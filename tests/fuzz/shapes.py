@@ -48,6 +48,7 @@ SHAPES = {
     "leaves_dataclass": "a dataclass",
     "leaves_number": "numbers that feed tensor arithmetic",
     "leaves_constant": "equal constants",
+    "leaves_waiting": "another Python value in each arm",
     "leaves_dead": "a variable bound in one arm and dead after",
     # state
     "write_local": "in-place write to a local",
