@@ -62,7 +62,8 @@ def keep_branch(frame: Frame, place: Place, why: Why, site: BranchSite | None = 
     """The same for a branch, and for those tested with it: the break follows their tests, too."""
     keep(frame, place, *why)
     for other in frame.tests_before(place.instruction, site):
-        keep(frame, other.place, *why)
+        if not other.asks:
+            keep(frame, other.place, *why)
 
 
 def restart_without(frame: Frame, lost: Mapping[One, Why]) -> None:

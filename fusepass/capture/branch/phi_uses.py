@@ -23,7 +23,7 @@ from fusepass.capture.branch.phi_truth import (
     fold,
     truth_of,
 )
-from fusepass.capture.branch.snapshot import Bindings, OpenBranch
+from fusepass.capture.branch.snapshot import Bindings, OpenBranch, restore_iterators
 from fusepass.capture.bytecode.control_flow import region_of
 from fusepass.capture.frame_state import BranchSite, Frame, Place, frame_of
 from fusepass.capture.refusal import Refusal, refusal_after
@@ -32,6 +32,7 @@ from fusepass.capture.scalars.object_identity import differs, restart_knowing
 from fusepass.capture.source_position import here
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
+from fusepass.torch_private.dynamo.containers import iterators_among
 from fusepass.torch_private.dynamo.phi import PhiAsked, PhiHandlers, PhiVariable, is_phi
 from fusepass.torch_private.dynamo.phi_calls import hands_on
 
@@ -87,10 +88,12 @@ def _on_use(
     if phis and not hands_on(translator, instruction, phis):
         return _use(translator, instruction, frame, held[phis[0]], places, original)
     before = list(held), translator.instruction_pointer
+    advanced = iterators_among([held[place] for place in places if -place <= len(held)])
     try:
         return original()
     except PhiAsked as asked:
         translator.stack, translator.instruction_pointer = before
+        restore_iterators(advanced)
         phi = asked.phi
     return _use(translator, instruction, frame, phi, places, original)
 

@@ -267,6 +267,12 @@ def iterator_states(values: Sequence[Any], *, generators: bool = False) -> list[
     return list(found.values())
 
 
+def iterators_among(values: Sequence[Any]) -> list[tuple[Any, State]]:
+    """The iterators among tracked values, and inside these, with a copy of where they stand."""
+    found = [value for value in values if isinstance(value, IteratorVariable)]
+    return iterator_states(found, generators=True) if found else []
+
+
 def set_iterator_state(iterator: Any, state: State) -> None:
     """Set an iterator to where it stood; the state may be used again."""
     frame = not hasattr(iterator, "next_variable")

@@ -291,6 +291,16 @@ def under_no_grad(x: Tensor) -> Any:
     return y if h is None else y * h
 
 
+def iterators(x: Tensor) -> Any:
+    h = 2 if x[0] > 0 else 0
+    g = 0 if x[1] > 0 else 3
+    total = x * 1
+    for v in filter(None, [h, 5, g]):
+        total = total + v
+    later = iter([h, 1, g])
+    return total, any([h, g]), sorted([h, g, 1]), next(later), list(later)
+
+
 # With how many lines of each test a tensor, and are one graph in training, too.
 WHOLE = {
     is_none: 1,
@@ -319,6 +329,7 @@ WHOLE = {
     written_predicate: 2,
     comprehension: 1,
     under_no_grad: 1,
+    iterators: 2,
 }
 OTHERS = [
     in_a_list_of_tensors,
