@@ -89,7 +89,7 @@ def restart_without(frame: Frame, lost: Mapping[One, Why]) -> None:
     if places:
         restart_leaving(frame, {(p.rule, p.instruction): why for p, why in places.items()})
     for site in frame.sites:
-        own = lost.get(site.branch.site)  # type: ignore[call-overload]
+        own = next((why for one, why in lost.items() if one == site.branch.site), None)
         if own is not None and own[0] is Reason.PYTHON_VALUE and site.leaves_numbers:
             restart_with_phis(frame, site.place, own)
     for site in frame.sites:

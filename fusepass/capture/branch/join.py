@@ -266,7 +266,8 @@ def _merge_returns(
 ) -> tuple[int, Callable[[Results], None]]:
     """Join two arms that both stand before a return: only the returned value matters."""
     translator, arms = branch.translator, (taken, other)
-    values, at = [], None
+    values: list[Any] = []
+    at: Arm | None = None
     for arm in arms:
         instruction = translator.instructions[arm.index]
         if instruction.opname == "RETURN_CONST":
@@ -274,7 +275,7 @@ def _merge_returns(
         else:
             at = arm
             values.append(arm.bindings["stack"][-1])
-    value = merge(*values, "the returned value", outputs)
+    value = merge(values[0], values[1], "the returned value", outputs)
     if at is not None:
         return at.index, _adopt(translator, at, [value])
     if value is values[0]:

@@ -100,7 +100,8 @@ def _inner(phi: PhiVariable, arm: bool, told: str, outputs: Outputs) -> Any:
     predicate = phi.predicate
     if outputs.is_made(predicate.as_proxy().node):
         predicate = outputs.add_one_sided(predicate, arm)
-    parts = [_exported(part, arm, told, outputs) for part in (phi.taken, phi.other)]
-    if predicate is phi.predicate and parts[0] is phi.taken and parts[1] is phi.other:
+    taken = _exported(phi.taken, arm, told, outputs)
+    other = _exported(phi.other, arm, told, outputs)
+    if predicate is phi.predicate and taken is phi.taken and other is phi.other:
         return phi
-    return PendingPhi(predicate, *parts, phi.told)
+    return PendingPhi(predicate, taken, other, phi.told)

@@ -2,7 +2,7 @@
 
 ``ok = True; if t.any(): ok = False`` leaves a truth value that is the predicate itself, negated.
 Asking such values, and combining them, gives tensors: twenty flags in a row are twenty logical
-operations. Of other known values, as ``mode == "fast"``, the answer is worked out for each.
+operations. For other known values, as in ``mode == "fast"``, the answer is worked out for each.
 """
 
 from __future__ import annotations

@@ -81,10 +81,9 @@ def _zeros(branch: OpenBranch, value: torch.Tensor) -> fx.Proxy:
     """Zeros of a shape, laid out as dense memory in the order of the strides."""
     translator = branch.translator
     known = symbol_nodes(branch.graph)
+    shape: tuple[Any, ...] = value.shape
     try:
-        sizes = [
-            n if isinstance(n, int) else size_as_node(n, known, branch.graph) for n in value.shape
-        ]
+        sizes = [n if isinstance(n, int) else size_as_node(n, known, branch.graph) for n in shape]
     except KeyError:
         text = "a tensor that one arm leaves has a size that depends on data"
         raise Refusal(Reason.SHAPE_MISMATCH, text) from None

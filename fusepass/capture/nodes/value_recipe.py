@@ -175,9 +175,9 @@ class ValueWriter:
         if number is not None:
             return OperandValue(self.position(number, CONTENTS))
         if is_phi(tracked):
-            held = self._tensor(tracked.held, CONTENTS)
+            tested = self._tensor(tracked.held, CONTENTS)
             sides = (self.value(one, look) for one in (tracked.taken, tracked.other))
-            return CallValue(choose, (held, *sides))
+            return CallValue(choose, (tested, *sides))
         late = deferred_values.late_parts(tracked)
         if late is not None:
             outer = self._in_older_text

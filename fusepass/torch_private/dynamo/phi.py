@@ -12,7 +12,7 @@ import dis
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import fx
 from torch._dynamo import symbolic_convert
@@ -47,7 +47,7 @@ class PhiVariable(VariableTracker):
         told: what it is, for a person.
     """
 
-    _nonvar_fields: ClassVar[set[str]] = {"site", "told", *VariableTracker._nonvar_fields}
+    _nonvar_fields = {"site", "told", *VariableTracker._nonvar_fields}  # noqa: RUF012
 
     def __init__(
         self,
