@@ -151,9 +151,11 @@ def attribute_writes(translator: Any, iterators: Iterable[Any]) -> Iterator[Attr
 
     with (
         container_writes(translator) as writes.containers,
-        side_effects.side_effects_allowed(effects, allowed),
+        side_effects.side_effects_allowed(effects, allowed) as refused,
     ):
         yield writes
+        for text in refused:
+            raise Refusal(Reason.SIDE_EFFECT, f"an arm {text}")
 
 
 def merge_attributes(

@@ -29,10 +29,12 @@ class ContainerWrites:
     """What one arm did to older containers.
 
     Attributes:
+        effects: Dynamo's pending side effects.
         before: what containers held before the arm.
         after: what those hold that the arm changed, by the identity of the container.
     """
 
+    effects: Any = None
     before: dict[int, Contents] = field(default_factory=dict)
     after: dict[int, Contents] = field(default_factory=dict)
 
@@ -43,7 +45,8 @@ class ContainerWrites:
 
     def allowed(self, container: Any) -> bool:
         """Whether the arm may change a tracked value because it is such a container."""
-        return id(container) in self.before and containers.is_older(container)
+        known = id(container) in self.before and containers.is_older(container)
+        return known and containers.is_applied(self.effects, container)
 
     @property
     def outside(self) -> bool:
@@ -63,8 +66,8 @@ class ContainerWrites:
 @contextlib.contextmanager
 def container_writes(translator: Any) -> Iterator[ContainerWrites]:
     """Inside, older containers may be changed; :meth:`ContainerWrites.collect` undoes it."""
-    writes = ContainerWrites()
     effects = translator.output.side_effects
+    writes = ContainerWrites(effects)
     for container in containers.containers_held(translator):
         writes.add(container)
     track = effects.track_mutable

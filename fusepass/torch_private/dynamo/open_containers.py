@@ -33,6 +33,7 @@ _BLIND = {  # changes that ask nothing of what the container holds, and cannot f
     "ConstDictVariable": ("__setitem__",),
     "SetVariable": ("add",),
 }
+_INSIDE = "_base_vt _dict_vt _list_vt _set_vt _tuple_vt dict_vt".split()  # of an object of a class
 _UPDATES = "fusepass_updates"  # attribute of an open container: how and with what it is changed
 _MODIFIED = "fusepass_modified"  # the same: whether it was changed before it was open
 _handlers: list[Callable[[Any], None]] = []
@@ -161,6 +162,11 @@ def is_outside(value: Any) -> bool:
     return not isinstance(value.mutation_type, ValueMutationNew)
 
 
+def is_applied(effects: Any, value: Any) -> bool:
+    """Whether Dynamo itself changes or makes a container, and not the object around it."""
+    return not is_outside(value) or any(one is value for one in effects.id_to_variable.values())
+
+
 def containers_held(translator: Any) -> Iterator[Any]:
     """All containers that the program could change, and whose changes can wait."""
     effects = translator.output.side_effects
@@ -168,7 +174,7 @@ def containers_held(translator: Any) -> Iterator[Any]:
     seen: dict[int, Any] = {}
     own = [value for writes in effects.store_attr_mutations.values() for value in writes.values()]
     VariableTracker.visit(found.append, [*frames_held(translator), *own, *found], seen)
-    known = set()
+    known = {id(vars(value).get(name)) for value in found for name in _INSIDE}
     for value in found:
         if id(value) not in known and kind_of_container(value) is not None:
             known.add(id(value))

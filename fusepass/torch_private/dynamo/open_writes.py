@@ -16,7 +16,7 @@ from torch._dynamo import utils
 from torch._dynamo.bytecode_transformation import create_call_function, create_instruction
 from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.side_effects import SideEffects
-from torch._dynamo.variables import DeletedVariable
+from torch._dynamo.variables import DeletedVariable, dicts
 from torch._dynamo.variables.base import VariableTracker
 
 from fusepass.torch_private.dynamo.phi import PhiVariable, is_phi
@@ -129,7 +129,47 @@ def hook_writes(patches: Patches, is_ours: IsOurs, on_read: Callable[..., Any]) 
             codegen.extend_output([*create_call_function(4, False), create_instruction("POP_TOP")])
 
     patches.put(SideEffects, "load_attr", load)
+    _hook_dicts(patches, is_ours, on_read)
     patches.put(SideEffects, "codegen_update_mutated", update)
+
+
+def _hook_dicts(patches: Patches, is_ours: IsOurs, on_read: Callable[..., Any]) -> None:
+    """The same where code reads an attribute in the ``__dict__`` of an object.
+
+    Since torch 2.13 Dynamo looks there for what was stored there alone.
+    """
+    proxy = getattr(dicts, "SideEffectsProxyDict", None)
+    if proxy is None:
+        return
+
+    def pending(held: Any, key: Any) -> Any:
+        if not is_ours(held.side_effects.output_graph_weakref()):
+            return None
+        return held.side_effects.store_attr_mutations.get(held.item, {}).get(
+            held._maybe_unwrap_key(key)
+        )
+
+    def getitem(theirs: Theirs, self: Any, key: Any) -> Any:
+        if is_phi(pending(self, key)):
+            return self.side_effects.load_attr(self.item, self._maybe_unwrap_key(key))
+        return theirs(self, key)
+
+    def contains(theirs: Theirs, self: Any, key: Any) -> Any:
+        if is_phi(pending(self, key)):
+            self.side_effects.load_attr(self.item, self._maybe_unwrap_key(key))
+            return True
+        return theirs(self, key)
+
+    def iterated(theirs: Theirs, self: Any) -> Any:
+        writes = self.side_effects.store_attr_mutations.get(self.item, {})
+        for name, value in writes.items():
+            if is_open(value) and is_ours(self.side_effects.output_graph_weakref()):
+                on_read(current_translator(), value, name, None)
+        return theirs(self)
+
+    patches.put(proxy, "__getitem__", getitem)
+    patches.put(proxy, "__contains__", contains)
+    patches.put(proxy, "__iter__", iterated)
 
 
 def with_older(value: Any, older: Any, told: str) -> Any:

@@ -33,8 +33,13 @@ _KINDS = {
 
 
 @contextlib.contextmanager
-def side_effects_allowed(effects: Any, allowed: Callable[[Any], bool]) -> Iterator[None]:
-    """Inside, writes to objects of outer scopes that ``allowed`` accepts are let through."""
+def side_effects_allowed(effects: Any, allowed: Callable[[Any], bool]) -> Iterator[list[str]]:
+    """Inside, writes to objects of outer scopes that ``allowed`` accepts are let through.
+
+    What is yielded gets a sentence on each other write: Dynamo may swallow the error of one, as
+    where a ``defaultdict`` makes a value.
+    """
+    refused: list[str] = []
     checked = effects.check_allowed_side_effect
 
     def check(item: Any) -> Any:
@@ -43,7 +48,8 @@ def side_effects_allowed(effects: Any, allowed: Callable[[Any], bool]) -> Iterat
         try:
             return checked(item)
         except UNSUPPORTED_ERRORS as error:
-            vars(error).setdefault(_WRITTEN, _described(effects, item, error))
+            text = vars(error).setdefault(_WRITTEN, _described(effects, item, error))
+            refused.append(text)
             raise
 
     with Patches() as patches:
@@ -51,7 +57,7 @@ def side_effects_allowed(effects: Any, allowed: Callable[[Any], bool]) -> Iterat
         if hasattr(effects, "snapshot_attr_mutation"):
             # Since torch 2.13: for a constant, the attribute would be read first, and guarded.
             patches.set(effects, "snapshot_attr_mutation", lambda *_: False)
-        yield
+        yield refused
 
 
 def what_was_done(error: BaseException) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
 import pytest
@@ -216,3 +216,30 @@ def test_gradients_flow_through_what_an_arm_appends() -> None:
             (y + sum(losses)).backward()
             assert len(losses) == int(x.sum() > 0), one
         assert torch.equal(eager.lin.bias.grad, mine.lin.bias.grad)  # type: ignore[arg-type]
+
+
+class OfDefaults(Holds):
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: defaultdict[str, list[Any]] = defaultdict(list)
+
+    def forward(self, x: Tensor) -> Any:
+        if x.sum() > 0:
+            self.groups["a"].append(x)
+        return x + 1
+
+
+class Moves(Holds):
+    def __init__(self) -> None:
+        super().__init__()
+        self.order = OrderedDict(a=1, b=2)
+
+    def forward(self, x: Tensor) -> Any:
+        if x.sum() > 0:
+            self.order.move_to_end("a")
+        return x + 1
+
+
+@pytest.mark.parametrize("kind", [OfDefaults, Moves])
+def test_containers_of_other_classes_are_changed_as_in_eager(kind: Any) -> None:
+    same_state(kind, *TURNS, breaks=None)
