@@ -1,7 +1,7 @@
 """Tensors that both arms bind to an attribute or a buffer of an object older than the frame.
 
-The attribute is bound once, where the arms meet. What one arm only binds stays a graph break: not
-taken, eager leaves the very object that was there.
+The attribute is bound once, where the arms meet. What one arm only binds is bound behind the graph,
+if the arm was taken.
 """
 
 from __future__ import annotations
@@ -157,16 +157,16 @@ for name, arms in BOUND.items():
     )
 
 
-# Near misses. Some leave another object than eager would, some another Python value.
-KEPT: dict[str, tuple[Arm, Arm, str]] = {
-    "attribute_in_one_arm": (bind("plain", lambda m, x: x[0] + 1), nothing, "side_effect"),
-    "attribute_in_the_else_arm": (nothing, bind("plain", lambda m, x: x[0] + 1), "side_effect"),
-    "buffer_in_one_arm": (bind("saved", lambda m, x: x[0] + 1), nothing, "side_effect"),
-    "registered_in_one_arm": (registered("saved", 2.0), nothing, "side_effect"),
+# Bound in one arm only, or to what a selection cannot stand for.
+OTHER: dict[str, tuple[Arm, Arm, str | None]] = {
+    "attribute_in_one_arm": (bind("plain", lambda m, x: x[0] + 1), nothing, None),
+    "attribute_in_the_else_arm": (nothing, bind("plain", lambda m, x: x[0] + 1), None),
+    "buffer_in_one_arm": (bind("saved", lambda m, x: x[0] + 1), nothing, None),
+    "registered_in_one_arm": (registered("saved", 2.0), nothing, None),
     "one_of_two": (
         both(bind("plain", lambda m, x: x[0] * 2), bind("other", lambda m, x: x[1] * 2)),
         bind("plain", lambda m, x: x[0] * 3),
-        "side_effect",
+        None,
     ),
     "each_another": (
         bind("plain", lambda m, x: x[0] * 2),
@@ -195,13 +195,13 @@ KEPT: dict[str, tuple[Arm, Arm, str]] = {
         "dtype_mismatch",
     ),
     "new_buffer": (registered("fresh", 2.0), nothing, "side_effect"),
-    "saved_or_not": (kept_unsaved(2.0), registered("unsaved", 3.0), "side_effect"),
+    "saved_or_not": (kept_unsaved(2.0), registered("unsaved", 3.0), None),
     "view_of_the_input": (
         bind("plain", lambda m, x: x[0]),
         bind("plain", lambda m, x: x[0] * 2),
         None,
     ),
-    "deleted": (lambda m, x: delattr(m, "other"), nothing, "side_effect"),
+    "deleted": (lambda m, x: delattr(m, "other"), nothing, None),
 }
 
 
@@ -211,9 +211,9 @@ def kept_state(module: State) -> Any:
     return found, list(module.state_dict())
 
 
-for name, (taken, other, code) in KEPT.items():
+for name, (taken, other, code) in OTHER.items():
     FAMILY.add(
-        f"kept_{name}",
+        f"other_{name}",
         lambda arms=(taken, other): binding_kept(arms),
         TURNS,
         WHERE if code is None else keep(code),

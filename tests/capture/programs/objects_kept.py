@@ -107,7 +107,7 @@ def older_object_written(x: Tensor) -> Record:
     return out
 
 
-@FAMILY.program(ONE, keep("side_effect"), grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def older_list_in_a_new_object_written(x: Tensor) -> Derived:
     parts = [x]
     if x.sum() > 0:

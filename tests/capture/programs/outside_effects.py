@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..support.inputs import B, signs
-from ..support.program import FREE, Family, keep
+from ..support.program import FREE, WHERE, Family, keep
 
 FAMILY = Family("outside_effects")
 ONE = signs((B, 4))
@@ -81,7 +81,7 @@ def set_extended(x: Tensor) -> tuple[Tensor, int]:
     return x * 2, len(names)
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def list_item_replaced(x: Tensor) -> list[Tensor]:
     parts = [x + 1, x + 2]
     if x.sum() > 0:
@@ -89,7 +89,7 @@ def list_item_replaced(x: Tensor) -> list[Tensor]:
     return parts
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def list_reversed_in_place(x: Tensor) -> list[Tensor]:
     parts = [x + 1, x + 2]
     if x.sum() > 0:
@@ -97,7 +97,7 @@ def list_reversed_in_place(x: Tensor) -> list[Tensor]:
     return parts
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def list_extended_by_operator(x: Tensor) -> list[Tensor]:
     parts = [x + 1]
     alias = parts
@@ -131,9 +131,10 @@ class Meter:
 
 @FAMILY.program(
     ONE,
-    WRITES,
+    WHERE,
     built=True,
     state=lambda run: (run.__self__.total, run.__self__.calls),
+    recompiles=True,
 )
 def object_updated_by_method() -> Callable[[Tensor], Tensor]:
     class Model(Meter):
@@ -158,7 +159,7 @@ class Tracked:
         self.writes.append(value)
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def property_setter(x: Tensor) -> tuple[Tensor, list[float]]:
     tracked = Tracked()
     if x.sum() > 0:

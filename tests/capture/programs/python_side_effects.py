@@ -1,4 +1,4 @@
-"""Arms that write Python state that existed before: containers, closures, globals, attributes."""
+"""Arms that change Python state that existed before: containers, closures, globals, attributes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..support.inputs import B, signs
-from ..support.program import Family, keep
+from ..support.program import WHERE, Family, keep
 
 FAMILY = Family("python_side_effects")
 ONE = signs((B, 4))
 WRITES = keep("side_effect")
 
 
-@FAMILY.program(ONE, WRITES, grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def list_append(x: Tensor) -> list[Tensor]:
     out: list[Tensor] = []
     if x.sum() > 0:
@@ -25,7 +25,7 @@ def list_append(x: Tensor) -> list[Tensor]:
     return out
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def list_extend_and_pop(x: Tensor) -> list[Tensor]:
     out = [x + 1, x + 2]
     if x.sum() > 0:
@@ -35,7 +35,7 @@ def list_extend_and_pop(x: Tensor) -> list[Tensor]:
     return out
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def dict_item(x: Tensor) -> dict[str, Tensor]:
     out = {"a": x + 1}
     if x.sum() > 0:
@@ -43,7 +43,7 @@ def dict_item(x: Tensor) -> dict[str, Tensor]:
     return out
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def dict_update_of_two(x: Tensor) -> dict[str, Tensor]:
     out: dict[str, Tensor] = {}
     if x.sum() > 0:
@@ -54,7 +54,11 @@ def dict_update_of_two(x: Tensor) -> dict[str, Tensor]:
 
 
 @FAMILY.program(
-    signs((B, 4)), WRITES, built=True, state=lambda run: list(run.__closure__[0].cell_contents)
+    signs((B, 4)),
+    WHERE,
+    built=True,
+    state=lambda run: list(run.__closure__[0].cell_contents),
+    recompiles=True,
 )
 def append_to_closure() -> Callable[[Tensor], Tensor]:
     log: list[Tensor] = []
@@ -67,7 +71,9 @@ def append_to_closure() -> Callable[[Tensor], Tensor]:
     return run
 
 
-@FAMILY.program(ONE, WRITES, built=True, state=lambda run: run.__closure__[0].cell_contents)
+@FAMILY.program(
+    ONE, WHERE, built=True, state=lambda run: run.__closure__[0].cell_contents, recompiles=True
+)
 def nonlocal_counter() -> Callable[[Tensor], Tensor]:
     count = 0
 
@@ -103,7 +109,7 @@ def global_written(x: Tensor) -> Tensor:
     return x * 2
 
 
-@FAMILY.program(ONE, WRITES, state=read_and_reset)
+@FAMILY.program(ONE, WHERE, state=read_and_reset)
 def global_dict_written(x: Tensor) -> Tensor:
     if x.sum() > 0:
         LAST["positive"] = 1
@@ -112,7 +118,7 @@ def global_dict_written(x: Tensor) -> Tensor:
     return x * 2
 
 
-@FAMILY.program(ONE, WRITES, state=lambda module: module.steps)
+@FAMILY.program(ONE, WHERE, state=lambda module: module.steps, recompiles=True)
 class CountsSteps(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +130,7 @@ class CountsSteps(nn.Module):
         return x * 2
 
 
-@FAMILY.program(ONE, WRITES, state=lambda module: module.last)
+@FAMILY.program(ONE, WHERE, state=lambda module: module.last)
 class RemembersTensor(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -12,7 +12,6 @@ from ..support.program import WHERE, Family, keep
 FAMILY = Family("side_effects")
 ONE = signs((B, 4))
 TWO = signs((B, 4), (B, 4))
-WRITES = keep("side_effect")
 
 
 @FAMILY.program(ONE, WHERE, tags="contexts")
@@ -162,7 +161,7 @@ class BufferUpdatedInPlace(nn.Module):
         return x - self.seen
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 class BufferRebound(nn.Module):
     scale: Tensor
 

@@ -126,7 +126,7 @@ def prints_in_inner_helper(x: Tensor) -> Tensor:
     return note(x) if x.sum() > 0 else x * 3
 
 
-@FAMILY.program(ONE, keep("side_effect"))
+@FAMILY.program(ONE, WHERE)
 def attribute_and_print(x: Tensor) -> Tensor:
     box: dict[str, Any] = {}
     if x.sum() > 0:
