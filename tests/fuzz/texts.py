@@ -14,7 +14,7 @@ FORMS = {
     "logged": 5,
     "warned": 5,
     "print_moment": 5,
-    "print_between": 4,
+    "print_between": 5,
 }
 _TENSORS = ("{0}", "{0}.sum()", "{0}.shape, {0}.mean()", "{0}.max(), {0}.dtype", "{0}[0]")
 _NUMBERS = ("{0}.sum().item()", "float({0}.max())", "{0}.reshape(-1)[:2].tolist()")
