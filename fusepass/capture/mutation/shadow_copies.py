@@ -19,14 +19,14 @@ import torch
 from torch import fx
 
 from fusepass.capture.mutation.saved_by_arms import sites_that_save
-from fusepass.capture.mutation.shadow_rewriter import ShadowRewriter, equal_sizes
+from fusepass.capture.mutation.shadow_rewriter import MIXED, ShadowRewriter, equal_sizes
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.dataflow.effects import reshapes_its_operand, written_nodes
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety.saved_for_backward import values_saved_for_backward
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.stack import proxy_of, record_grad_mode
+from fusepass.torch_private.dynamo.stack import proxy_of, record_grad_mode, wrap_call
 
 
 @dataclass
@@ -37,11 +37,13 @@ class Shadows:
         finals: for each memory written, by its first node: what each arm left in it.
         older: nodes of an arm that are an older tensor itself after a write, to that tensor.
         tracked: roots whose writes autograd follows; the others are written back without it.
+        getters: for roots that are written through their ``.data``: what gives it.
     """
 
     finals: dict[fx.Node, dict[bool, fx.Node]] = field(default_factory=dict)
     older: dict[fx.Node, fx.Node] = field(default_factory=dict)
     tracked: dict[fx.Node, bool] = field(default_factory=dict)
+    getters: dict[fx.Node, Any] = field(default_factory=dict)
 
     def settled(self, node: fx.Node) -> fx.Node:
         """The older tensor a node of an arm *is* (``y = x.add_(1)`` binds y to x), or the node."""
@@ -75,6 +77,9 @@ def shadow_arms(
             tracked = made.is_tracked(key)
             if tracked is None:
                 continue
+            getter = made.data_getter(key)
+            if shadows.getters.setdefault(root, getter) is not getter:
+                raise Refusal(Reason.SIDE_EFFECT, MIXED)
             _check_own_uses(arms[arm], key)
             if shadows.tracked.setdefault(root, tracked) is not tracked:
                 raise Refusal(
@@ -178,7 +183,7 @@ def write_back(translator: Any, shadows: Shadows, contents: Iterable[Any]) -> No
         switch = value is not None and _differs(value, content, wanted)
         if switch:
             record_grad_mode(translator, wanted)
-        _copy(translator, root, content)
+        _copy(translator, root, content, shadows.getters[root])
         if switch:
             record_grad_mode(translator, not wanted)
 
@@ -188,7 +193,13 @@ def _differs(root: torch.Tensor, content: Any, wanted: bool) -> bool:
     return grads and torch.is_grad_enabled() is not wanted
 
 
-def _copy(translator: Any, root: fx.Node, content: Any) -> None:
+def _copy(translator: Any, root: fx.Node, content: Any, getter: Any) -> None:
+    """Record the write; ``getter`` gives the ``.data`` that the arms wrote through, if they did.
+
+    Autograd's count of writes does not change then.
+    """
     target = proxy_of(translator, root)
+    if getter is not None:
+        target = wrap_call(translator, "call_function", getter, (target,), {}).as_proxy()
     node = translator.output.create_proxy("call_method", "copy_", (target, content.as_proxy()), {})
-    node.node.meta["example_value"] = root.meta["example_value"]
+    node.node.meta["example_value"] = target.node.meta["example_value"]

@@ -12,7 +12,7 @@ from fusepass.capture.nodes.select_node import ARM
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.dataflow.effects import is_state_change, written_nodes
 from fusepass.graph.dataflow.memory import memories, memory_of
-from fusepass.graph.ops.op_names import tensor_value
+from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
 from fusepass.torch_private.fx.graphs import call_target, known_equal
@@ -34,6 +34,7 @@ class ShadowRewriter:
         self.made: list[fx.Node] = []
         self.older: dict[fx.Node, fx.Node] = {}
         self.tracked: dict[int, set[bool]] = {}
+        self.getters: dict[int, set[Any]] = {}
 
     def shadow(self, root: fx.Node, key: int, aliases: set[fx.Node]) -> fx.Node:
         """Copy ``root`` in front of the arm and let the arm use the copy and views of it."""
@@ -91,6 +92,7 @@ class ShadowRewriter:
                 value = tensor_value(written)
                 if key in memories([written]) and value is not None:
                     self.tracked.setdefault(key, set()).add(enabled and value.requires_grad)
+                    self.getters.setdefault(key, set()).add(_data_getter(written))
 
     def is_tracked(self, key: int) -> bool | None:
         """Whether autograd follows the writes of this arm into a memory; None if it only reads."""
@@ -98,6 +100,13 @@ class ShadowRewriter:
         if len(modes) > 1:
             raise Refusal(Reason.SIDE_EFFECT, "an arm writes a tensor with and without autograd")
         return modes.pop() if modes else None
+
+    def data_getter(self, key: int) -> Any:
+        """What gives the ``.data`` through which the arm writes a memory; None if it uses none."""
+        getters = self.getters.get(key, {None})
+        if len(getters) > 1:
+            raise Refusal(Reason.SIDE_EFFECT, MIXED)
+        return next(iter(getters))
 
     def finish(self, keys: list[int]) -> list[fx.Node]:
         """Compute the fake values that now belong to the shadows; returns the nodes of the arm."""
@@ -149,6 +158,20 @@ class ShadowRewriter:
             source = self.older.get(written)
             if source is not None and _is_itself(node, written):
                 self.older[node] = source
+
+
+MIXED = "the arms write a tensor with and without `.data`"
+
+
+def _data_getter(node: fx.Node) -> Any:
+    """The call that gives the ``.data`` of which a node is a view, or None."""
+    seen: fx.Node | None = node
+    while seen is not None:
+        if op_name(seen) == "_get_data_attr":
+            return seen.target
+        key = memory_of(seen)
+        seen = next((n for n in seen.all_input_nodes if memory_of(n) == key), None)
+    return None
 
 
 def _is_itself(result: fx.Node, operand: fx.Node) -> bool:

@@ -39,7 +39,7 @@ class Failure:
 # Not in the table of total operations, because arms of branches have no use for them.
 _ALSO_TOTAL = frozenset(
     """
-    _log_api_usage_once _foreach_abs _foreach_add _foreach_addcdiv _foreach_addcmul _foreach_copy
+    _foreach_abs _foreach_add _foreach_addcdiv _foreach_addcmul _foreach_copy
     _foreach_div _foreach_exp _foreach_lerp _foreach_maximum _foreach_minimum _foreach_mul
     _foreach_neg _foreach_norm _foreach_reciprocal _foreach_sqrt _foreach_sub _foreach_zero
     """.split()

@@ -103,7 +103,8 @@ view_as_real where xlogy zero fma
 """.split()
 )
 _SHAPE = """
-H T alias as_strided broadcast_tensors broadcast_to cat chunk clone contiguous detach diag
+H T _get_data_attr _log_api_usage_once alias
+as_strided broadcast_tensors broadcast_to cat chunk clone contiguous detach diag
 diag_embed diagonal dim dstack expand expand_as flatten flip fliplr flipud getattr hstack
 is_floating_point mT movedim narrow ndimension numel pad permute repeat reshape reshape_as roll
 rot90 select size split split_with_sizes squeeze stack stride t tensor_split tile transpose tril
