@@ -17,6 +17,7 @@ def graph_rules() -> tuple[GraphRule, ...]:
         constant_attention_mask,
         host_tensor,
         joined_reductions,
+        loop_to_while,
         short_circuit,
     )
 
@@ -27,6 +28,7 @@ def graph_rules() -> tuple[GraphRule, ...]:
         branch_drop.RULE,
         branch_to_where.RULE,
         branch_to_cond.RULE,
+        loop_to_while.RULE,
         constant_attention_mask.RULE,
     )
 

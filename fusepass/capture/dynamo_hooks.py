@@ -36,6 +36,8 @@ from fusepass.capture.frame_state import (
     recognise,
 )
 from fusepass.capture.graph_checks import settle_graph
+from fusepass.capture.loop import policy
+from fusepass.capture.loop.indexing import on_subscript
 from fusepass.capture.masks import mask_hooks
 from fusepass.capture.mutation.saved_by_arms import FAILS
 from fusepass.capture.refusal import ArmStops, Refusal, refusal_after
@@ -83,7 +85,8 @@ from fusepass.torch_private.patches import Patches
 from fusepass.torch_private.versions import capture_supported, version_text
 
 _INNER = "a branch in an arm is kept"
-_MAX_NESTED = 32  # a jump met again this often inside its own arms is a loop, not a branch
+# A jump met again this often inside its own arms is a loop, not a branch.
+_MAX_NESTED = policy.MOST_UNROLLED
 _MAX_REPEATS = 96  # of one jump inside its own arms, however they are nested
 _install_lock = threading.Lock()
 _uninstall: Callable[[], None] | None = None
@@ -131,8 +134,10 @@ def _put_hooks(*, capture: bool) -> Callable[[], None]:
                 on_raise=_on_raise,
                 on_import=_on_import,
                 on_speaker=print_hooks.on_speaker,
+                on_subscript=on_subscript,
             )
             phi.hook_phis(patches, phi_uses.PHIS)
+            hooks.hook_steps(patches, policy.heads_wanted, policy.starts_at_head)
             hooks.hook_items(patches, item_hooks.on_item, item_hooks.on_list)
             unbacked_scalars.hook_numbers(patches, item_hooks.NUMBERS)
             identity.hook_identity(patches, object_identity.IDENTITY)
@@ -195,6 +200,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     tested = tensor_on_top(translator)
     if tested is None and not item_hooks.tests_a_number(translator, frame):
         object_identity.on_test(frame, translator.stack[-1])
+        policy.note_known_test(translator, frame)
         return original(translator, jump)
     place = here(translator, "branch")
     key = place.instruction
@@ -208,7 +214,10 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
         return _jump_as_dynamo(translator, jump, original, frame, place)
     read = () if tested is not None else item_hooks.items_tested(translator, frame)
     frame.active.append(key)
+    at = translator.instruction_pointer - 1
     try:
+        if policy.starts_at_jump(translator, frame, place, tested):
+            return None
         _bound_work(frame, key)
         number = item_hooks.put_predicate(translator) if tested is None else None
         region = region_of(translator.f_code, translator.instructions)
@@ -217,10 +226,12 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
         raise
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
         why = refusal_after(error, "an arm", (place.file, place.line))
+        why = policy.instead_of_keeping(translator, frame, place, tested, why, at)
         return _break(translator, jump, original, frame, place, why, speculation, read)
     finally:
         frame.active.pop()
     site.speculation, site.place = speculation, place
+    site.instead = policy.untried(translator, frame, place, tested, at)
     site.items = (*site.items, *read)
     frame.sites.append(site)
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -76,6 +76,8 @@ class BranchSite:
         leaves_numbers: whether a Python number differs between the arms.
         changes: where the arms meet, if they change something outside: a copy of the tested tensor.
         asks: whether it only asks for the outcome of another branch, which left a value.
+        instead: starts the frame again with something else tried in place of the branch, if
+            there is such a thing that has not been tried.
         leads_to: if the test is made together with the next one, the jump that follows both.
     """
 
@@ -91,6 +93,7 @@ class BranchSite:
     changes: Any = None
     asks: bool = False
     leads_to: Any = None
+    instead: Callable[[], None] | None = None
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -126,6 +129,9 @@ class Frame:
         lines: calls that write a line, recorded in this graph: place, and sites they are inside.
         hearing: what the frame asks before each call about who hears these lines, if any.
         speakers: where print and the like were loaded, by translator and height of the stack.
+        rounds: how many rounds of loops, each inside the one before, are being traced.
+        gaps: how far counters are from the bounds that end loops, by head.
+        rounds_left: how many rounds that makes.
         round_trips: what was decided about host round trips other than branches, by position.
         callers: frames that run in eager around this one; None until somebody asks.
         next_id: the last number given to a site.
@@ -159,6 +165,9 @@ class Frame:
     lines: list[tuple[Any, frozenset[int]]] = field(default_factory=list)
     hearing: ListenerCheck | None = None
     speakers: dict[tuple[int, int], Any] = field(default_factory=dict)
+    rounds: int = 0
+    gaps: dict[Instruction, float] = field(default_factory=dict)
+    rounds_left: dict[Instruction, float] = field(default_factory=dict)
     round_trips: dict[tuple[Any, ...], Decision] = field(default_factory=dict)
     callers: list[Any] | None = None
     next_id: int = 0

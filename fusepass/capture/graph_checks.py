@@ -27,6 +27,7 @@ from fusepass.capture.effects.lowering import lower_effects
 from fusepass.capture.effects.runtime import Events
 from fusepass.capture.error_recovery import restart_if_violated
 from fusepass.capture.frame_state import Frame, Place, any_frame_of
+from fusepass.capture.loop.same_tensor import lost_loops
 from fusepass.capture.masks.mask_hooks import settle_masks
 from fusepass.capture.mutation.aliased_inputs import settle_sharing
 from fusepass.capture.mutation.saved_by_arms import (
@@ -155,6 +156,7 @@ def _settle_effects(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> _Set
     _ask_around(output_graph, frame, gm)
     restart_without(frame, select_identity.hidden_grad_escapes(gm.graph))
     found = _handed_on(frame, gm)
+    restart_without(frame, lost_loops(gm.graph, frame.options.allow_fresh_output))
     restart_without(frame, event_legality.unsafe_sinks(gm, output_graph))
     event_legality.leave_unsafe_lines(output_graph, frame, gm)
     try_blocks.ask_callers(output_graph, frame, gm.graph.nodes)

@@ -28,6 +28,8 @@ _AFRESH = (
     "frame",
     "print",
     NUMBERS,
+    "loop",
+    "loop refused",
 )  # without them the frame may take another way before them
 
 
@@ -94,6 +96,8 @@ def restart_without(frame: Frame, lost: Mapping[One, Why]) -> None:
             restart_with_phis(frame, site.place, own)
     for site in frame.sites:
         if site.branch.site in sites:
+            if site.instead is not None:
+                site.instead()
             keep_branch(frame, site.place, sites[site.branch.site], site)
             restart_reading(frame, site.items, site.place, sites[site.branch.site])
             site.speculation.fail_and_restart_analysis(False)

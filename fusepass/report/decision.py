@@ -116,8 +116,8 @@ class Decision:
         outcome: what came of it.
         reason_code: a member of :class:`Reason`.
         reason: one sentence for a person.
-        treatment: for a branch, ``drop``, ``where``, ``cond``, ``sink`` or ``keep``; for a host
-            round trip ``device``, ``late`` or ``keep``; else ``""``.
+        treatment: for a branch, ``drop``, ``where``, ``cond``, ``sink``, ``loop`` or ``keep``; for
+            a host round trip ``device``, ``late`` or ``keep``; else ``""``.
         file: source file of the site, ``""`` when unknown.
         line: line in ``file``, 0 when unknown.
         candidates: name to microseconds for what was timed or estimated.

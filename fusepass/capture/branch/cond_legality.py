@@ -54,12 +54,12 @@ def check_cond(
         text = "torch.cond cannot stand in a function that torch.utils.checkpoint runs"
         raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text}")
     nodes = [*chain(*arms.values())]
-    for name in filter(None, map(_foreign_call, nodes)):
+    for name in filter(None, map(foreign_call, nodes)):
         text = f"torch.cond cannot hold {operation(name)}"
         raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text}")
     _check_operands(nodes)
     if options.codegen == "inductor":
-        _check_for_inductor(why, nodes)
+        check_held(why, nodes)
     trained = any(fake.requires_grad for fake in fakes)
     if options.codegen != "eager":
         _check_depth(why, nodes, trained)
@@ -97,7 +97,7 @@ def _check_operands(nodes: list[fx.Node]) -> None:
             raise Refusal(Reason.PYTHON_VALUE, text)
 
 
-def _check_for_inductor(why: Refusal, nodes: list[fx.Node]) -> None:
+def check_held(why: Refusal, nodes: list[fx.Node]) -> None:
     """Inductor reads a float argument where it is first used, and has no place for effects."""
     for node in nodes:
         value = node.meta.get("example_value")
@@ -139,7 +139,7 @@ def _check_training(nodes: list[fx.Node], fakes: list[torch.Tensor], writes: boo
         raise Refusal(Reason.NONE_GRAD, text)
 
 
-def _foreign_call(node: fx.Node) -> str | None:
+def foreign_call(node: fx.Node) -> str | None:
     """The name of a call that is no operation on tensors, or that writes a list of them."""
     if node.op not in ("call_function", "call_method") or is_state_change(node):
         return None

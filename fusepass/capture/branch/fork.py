@@ -42,10 +42,10 @@ def fork_operands(branch: OpenBranch) -> BranchSite:
     """Trace an instruction with the operands of either arm, up to the join."""
     branch.frame.predicates[branch.site] = branch.predicate
     with failures_unlogged():
-        return _trace_both(branch)
+        return trace_both(branch)
 
 
-def _trace_both(branch: OpenBranch) -> BranchSite:
+def trace_both(branch: OpenBranch) -> BranchSite:
     """Trace both arms and join them; or go on in one, if the other turns out to raise."""
     last = last_node(branch.graph)
     ungraded = branch.frame.ungraded.now(branch.graph)
@@ -139,4 +139,4 @@ def fork(
     if raising:
         return _go_on(branch, raising[0])
     chain = None if keeps else short_circuit_at(translator, frame, region, jump_index)
-    return _trace_both(branch) if chain is None else join_tests(branch, chain)
+    return trace_both(branch) if chain is None else join_tests(branch, chain)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dis
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, TypeVar
@@ -51,6 +51,17 @@ class Region:
         """The place where the arms of a jump meet: an instruction index or :data:`EXIT`."""
         return self.join.get(self.block[index], EXIT)
 
+    def join_of_both(self, first: int, second: int) -> int:
+        """The first instruction that every path from either of two passes, or :data:`EXIT`."""
+        from_first = set(self._passed(first))
+        return next(at for at in self._passed(second) if at in from_first)
+
+    def _passed(self, index: int) -> Iterator[int]:
+        yield index
+        while index != EXIT:
+            index = self.join_of(index)
+            yield index
+
     def only_raises(self, index: int) -> bool:
         """Whether every path from the instruction at ``index`` raises."""
         return self.block[index] not in self.returns
@@ -62,7 +73,7 @@ _caches: weakref.WeakKeyDictionary[CodeType, dict[Any, tuple[int, Any]]] = (
 )
 
 
-def _found(
+def facts_of(
     analysis: Callable[[Sequence[Any]], Found], code: CodeType, instructions: Sequence[Any]
 ) -> Found:
     """The facts about a code object as Dynamo holds it, cached while the code object lives."""
@@ -76,12 +87,12 @@ def _found(
 
 def region_of(code: CodeType, instructions: Sequence[Any]) -> Region:
     """The region facts of a code object."""
-    return _found(analyse, code, instructions)
+    return facts_of(analyse, code, instructions)
 
 
 def live_names(code: CodeType, instructions: Sequence[Any], index: int) -> frozenset[str]:
     """Names of locals and cells that may be read at or after instruction ``index``."""
-    return _found(live_sets, code, instructions)[index]
+    return facts_of(live_sets, code, instructions)[index]
 
 
 def analyse(instructions: Sequence[Any]) -> Region:

@@ -76,7 +76,7 @@ def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
     item = here(translator, "item", held.dtype)
     if is_kept(frame, item):
         return read()
-    return _number(translator, frame, tensor.as_proxy(), item)
+    return unread_number(translator, frame, tensor.as_proxy(), item)
 
 
 def on_list(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
@@ -98,7 +98,7 @@ def on_list(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
 
     def listed(proxy: fx.Proxy, shape: tuple[int, ...]) -> Any:
         if not shape:
-            return _number(translator, frame, proxy, item)
+            return unread_number(translator, frame, proxy, item)
         rows = []
         for index in range(shape[0]):
             args = (proxy, 0, index)
@@ -149,7 +149,7 @@ def _read(
     return read()
 
 
-def _number(translator: Any, frame: Frame, tensor: fx.Proxy, item: Place) -> Any:
+def unread_number(translator: Any, frame: Frame, tensor: fx.Proxy, item: Place) -> Any:
     """The number that a tensor of one element holds, unknown."""
     held = stack.wrap_call(translator, "call_method", "detach", (tensor,), {}).as_proxy()
     proxy = translator.output.create_proxy("call_method", "item", (held,), {})

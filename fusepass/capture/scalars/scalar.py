@@ -66,6 +66,7 @@ class Range:
         return self.is_finite() and limits.min <= self.least and self.most <= limits.max
 
 
+KNOWN_RANGE = "fusepass_known_range"  # meta key of a tensor that a number is read from: its Range
 ANY_FLOAT = Range(-math.inf, math.inf, nan=True)
 BOOL = Range(0, 1)
 
@@ -94,6 +95,8 @@ def read_from(source: fx.Node, holds: Callable[[fx.Node], bool]) -> Range:
     assert value is not None
     if value.dtype is torch.bool:
         return BOOL
+    if KNOWN_RANGE in source.meta:
+        return source.meta[KNOWN_RANGE]  # type: ignore[no-any-return]
     if not value.dtype.is_floating_point:
         limits = torch.iinfo(value.dtype)
         counted = _counted(source, _DEPTH, holds)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import fx
 
 from fusepass.capture.masks.selection_count import count, is_count
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars import python_arithmetic
 from fusepass.capture.scalars.lowering import Number, read_now
-from fusepass.capture.scalars.scalar import DTYPES, ScalarTensor, Unfit, kind_of
+from fusepass.capture.scalars.scalar import DTYPES, Range, ScalarTensor, Unfit, kind_of
 from fusepass.graph.dataflow.node_recorder import NodeRecorder
 from fusepass.graph.dataflow.reached import reached
 from fusepass.report.decision import Reason
@@ -59,8 +60,15 @@ def those_from_items(graph: fx.Graph) -> set[fx.Node]:
 
 
 def is_of_unknown_numbers(node: fx.Node) -> bool:
-    """Whether a number is made of ``item()`` calls and counts of masks alone."""
-    return _all_made_of(node, _is_unknown, lambda step: step.op == "call_function")
+    """Whether a number is made of ``item()`` calls, counts of masks, and sizes beside them."""
+    made_of = reached([node], lambda one: () if _is_end(one) else one.all_input_nodes)
+    return any(map(_is_unknown, made_of)) and all(
+        _is_end(one) or (one.op == "call_function" and bool(one.all_input_nodes)) for one in made_of
+    )
+
+
+def _is_end(node: fx.Node) -> bool:
+    return _is_unknown(node) or (node.op == "placeholder" and kind_of(node) == "int")
 
 
 def _is_unknown(node: fx.Node) -> bool:
@@ -98,6 +106,28 @@ def predicate_of(translator: Any, node: fx.Node) -> Any:
         raise Refusal(Reason.PREDICATE, f"a number read back is tested: {unfit.text}") from None
     value = made.meta.pop("example_value")  # Dynamo puts it there
     return wrap_tensor(translator, proxy_of(translator, made), value)
+
+
+def number_as_tensor(translator: Any, node: fx.Node, device: torch.device) -> tuple[Any, Range]:
+    """Record the tensor that holds a Python number made of read-back numbers, exactly.
+
+    Returns:
+        The tracked tensor, and what the number can be.
+
+    Raises:
+        Refusal: it has no exact form on tensors.
+    """
+    recorder = NodeRecorder(node.graph, translator.fake_mode, at_end=True)
+    try:
+        number = _held(translator, node, recorder)
+        if number.mixed:
+            raise Unfit(Reason.PYTHON_VALUE, "it may be an integer or a float")
+        made = number.on(device, DTYPES[number.kind])
+    except Unfit as unfit:
+        text = f"a number read back is carried on: {unfit.text}"
+        raise Refusal(unfit.code, text) from None
+    value = made.meta.pop("example_value")  # Dynamo puts it there
+    return wrap_tensor(translator, proxy_of(translator, made), value), number.range
 
 
 def _held(translator: Any, number: fx.Node, recorder: NodeRecorder) -> ScalarTensor:

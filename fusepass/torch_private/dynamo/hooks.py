@@ -39,6 +39,7 @@ _JUMPS = {
     "JUMP_IF_TRUE_OR_POP": True,
     "JUMP_IF_FALSE_OR_POP": False,
 }
+_HEADS = "fusepass_heads"
 _IDENTITY_TESTS = ("IS_OP", "CONTAINS_OP", "BINARY_SUBSCR", "STORE_SUBSCR", "BUILD_MAP", "CALL")
 
 ItemHandler = Callable[[Any, Any, Callable[[], Any]], Any]
@@ -69,6 +70,7 @@ def hook_instructions(
     on_raise: Callable[[Any, Any], None],
     on_import: Callable[[Any, str], None],
     on_speaker: Callable[[Any, int], None],
+    on_subscript: Callable[[Any, Any], bool],
 ) -> None:
     """Put handlers into the tables of opcodes, one table for each kind of translator.
 
@@ -84,10 +86,14 @@ def hook_instructions(
         on_import: called as ``(translator, name)`` before an ``import`` that loads a module.
         on_speaker: called as ``(translator, height)`` when print or the like was loaded to be
             called; ``height`` is that of the stack below it.
+        on_subscript: called as ``(translator, instruction)`` before ``x[key]`` and
+            ``x[key] = value``; says whether it has done that.
     """
     hooks: dict[str, Callable[..., None]] = {
         **dict.fromkeys(_JUMPS, functools.partial(_jump, on_jump)),
-        **dict.fromkeys(_IDENTITY_TESTS, functools.partial(_identity, on_identity, on_truth)),
+        **dict.fromkeys(
+            _IDENTITY_TESTS, functools.partial(_identity, on_identity, on_truth, on_subscript)
+        ),
         "UNARY_NOT": functools.partial(_not, on_truth, on_not),
         "IMPORT_NAME": functools.partial(_import, on_import),
         "RAISE_VARARGS": functools.partial(_raise, on_raise),
@@ -152,6 +158,7 @@ def _compared(translator: Any, instruction: Any) -> list[Any]:
 def _identity(
     on_identity: IdentityHandler,
     on_truth: TruthHandler,
+    on_subscript: Callable[[Any, Any], bool],
     theirs: Theirs,
     translator: Any,
     instruction: Any,
@@ -162,6 +169,8 @@ def _identity(
             del translator.stack[-3:]  # with the function and the slot for a method's object
             translator.push(truth)
             return
+    if instruction.opname.endswith("_SUBSCR") and on_subscript(translator, instruction):
+        return
     on_identity(translator, lambda: _compared(translator, instruction))
     theirs(translator, instruction)
 
@@ -220,6 +229,31 @@ def _not_loaded(translator: Any, instruction: Any) -> str | None:
         return str(name)
     missing = (m for m in members or () if m != "*" and not hasattr(sys.modules[name], m))
     return next((f"{name}.{member}" for member in missing), None)
+
+
+def hook_steps(
+    patches: Patches,
+    wanted: Callable[[Any], frozenset[int]],
+    on_head: Callable[[Any], bool],
+) -> None:
+    """Put a handler in front of some instructions.
+
+    Args:
+        patches: take the hook out again.
+        wanted: given a translator that begins, gives the indices of these instructions.
+        on_head: called with a translator that stands at one; says whether it has gone on.
+    """
+
+    def step(theirs: Theirs, self: Any) -> Any:
+        held = self.__dict__
+        heads = held.get(_HEADS)
+        if heads is None:
+            heads = held[_HEADS] = wanted(self)
+        if heads and self.instruction_pointer in heads and on_head(self):
+            return True
+        return theirs(self)
+
+    patches.put(symbolic_convert.InstructionTranslatorBase, "step", step)
 
 
 def hook_graphs(patches: Patches, on_graph: GraphHandler) -> None:

@@ -210,6 +210,11 @@ def cond_operator() -> Any:
     return torch.ops.higher_order.cond
 
 
+def while_loop_operator() -> Any:
+    """The higher-order operator behind ``torch.while_loop``."""
+    return torch.ops.higher_order.while_loop
+
+
 def invoke_subgraph_operator() -> Any:
     """The higher-order operator that calls a subgraph; calls of one subgraph are compiled once."""
     return torch.ops.higher_order.invoke_subgraph

@@ -7,29 +7,30 @@ from torch import Tensor, nn
 
 from ..support.inputs import B, rows, signs
 from ..support.opaque import note
-from ..support.program import FREE, WHERE, Family, keep
+from ..support.program import FREE, IN_GRAPH, WHERE, Family, keep
 
 FAMILY = Family("loops")
 ONE = signs((B, 4))
 TWO = signs((B, 4), (B, 4), flips=2)
 LOOP = keep("loop")
+GRADED = keep("no_gradient")
 
 
-@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1]), LOOP, grad=True)
+@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1]), IN_GRAPH, expect_grad=(GRADED,), grad=True)
 def while_tensor(x: Tensor) -> Tensor:
     while x.sum() > 1:
         x = x / 2
     return x + 1
 
 
-@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1]), LOOP)
+@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1]), IN_GRAPH)
 def while_not_tensor(x: Tensor) -> Tensor:
     while not x.abs().max() < 1:
         x = x * 0.5
     return x * 3
 
 
-@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1]), LOOP)
+@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1]), IN_GRAPH | keep("alias"))
 def while_with_counter(x: Tensor) -> tuple[Tensor, int]:
     steps = 0
     while x.sum() > 1:
@@ -48,7 +49,7 @@ def while_static_and_tensor(x: Tensor) -> Tensor:
     return x * 2
 
 
-@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1]), LOOP | FREE)
+@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1]), IN_GRAPH)
 def while_true_with_break(x: Tensor) -> Tensor:
     while True:
         if x.sum() < 1:
@@ -63,12 +64,12 @@ def halved(h: Tensor) -> Tensor:
     return h
 
 
-@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1]), LOOP)
+@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1]), IN_GRAPH)
 def while_in_helper(x: Tensor) -> Tensor:
     return halved(x * 1.5) + 1
 
 
-@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1], [-9.0, 1.0]), LOOP | keep("untraceable"), LOOP)
+@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1], [-9.0, 1.0]), WHERE | FREE, IN_GRAPH | FREE)
 def while_inside_an_arm(x: Tensor) -> Tensor:
     if x.sum() > 0:
         while x.sum() > 1:

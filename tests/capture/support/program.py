@@ -70,6 +70,7 @@ def sink(reason_code: str) -> Verdict:
 WHERE = where("pure_total")
 DROP = Verdict(frozenset({("drop", "proved")}))
 SINK = sink("raises")
+IN_GRAPH = Verdict(frozenset({("loop", "loop")}))  # a loop on a tensor
 # Only the results are pinned: the contract does not name this shape of control flow.
 FREE = Verdict(absent=True)
 # It must not be captured, but the contract does not say what the report calls it.

@@ -1,0 +1,1 @@
+"""Capture a loop on a tensor as one node of the graph."""

@@ -1,0 +1,168 @@
+"""Represent the values that a round of a loop hands to the next one.
+
+A tensor is carried as it is. A Python number is carried in a 0-d tensor: int64, float64 or bool.
+Where the round loads its name the number is read from that tensor, as ``item()`` would, and stays
+unread (capture/scalars); where the round binds the name the number is put into a tensor again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fusepass.capture.frame_state import Frame
+from fusepass.capture.refusal import Refusal
+from fusepass.capture.restarts import is_kept, why_kept
+from fusepass.capture.scalars.item_hooks import is_only_tested, unread_number
+from fusepass.capture.scalars.scalar import DTYPES, KNOWN_RANGE, Range, exactly, kind_of, of_size
+from fusepass.capture.scalars.scalar_predicate import is_of_unknown_numbers, number_as_tensor
+from fusepass.capture.source_position import here
+from fusepass.report.decision import Reason
+from fusepass.torch_private.dynamo import stack
+from fusepass.torch_private.fx.tensor_kinds import why_not_plain
+
+_NAMES = {bool: "bool", int: "int", float: "float"}
+
+
+LOADED = "fusepass_loaded"  # meta key of a number that is read because a loop carries it
+_MOST = 2**52  # more rounds than any loop makes
+_DRIFT = 2**20  # the most that an integer may change by in one round: then it never leaves int64
+
+
+class Widen(Exception):
+    """An integer may become smaller than it began: the round is to be traced again."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+@dataclass
+class Numbers:
+    """Puts numbers into tensors of one device, and reads them.
+
+    Attributes:
+        frame: of capture.
+        device: where the tensors are.
+        ranges: what the number of a name can be when a round begins.
+    """
+
+    frame: Frame
+    device: torch.device
+    ranges: dict[str, Range] = field(default_factory=dict)
+
+    def begins(self, name: str, value: Any, *, wide: bool) -> None:
+        """Assume what an integer can be: it grows from where it begins, unless it is ``wide``."""
+        _, known = stack.constant_of(value)
+        if type(known) is int and abs(known) < _MOST // 2:
+            self.ranges[name] = Range(-_MOST if wide else known, _MOST)
+        elif number_kind(value) == "int":
+            limits = torch.iinfo(torch.int64)
+            self.ranges[name] = Range(limits.min, limits.max)
+
+    def loader(self, name: str) -> Callable[..., Any]:
+        """What reads the number that a name stands for."""
+
+        def load(translator: Any, tensor: Any) -> Any:
+            if not stack.is_any_tensor(stack.realized(tensor)):
+                raise Refusal(Reason.PYTHON_VALUE, f"{name!r} is no number in each round")
+            return self.read(translator, stack.realized(tensor), name)
+
+        return load
+
+    def read(self, translator: Any, tensor: Any, name: str) -> Any:
+        """The number in a tensor; a truth value that is only tested stays a tensor."""
+        held = tensor.as_proxy().node.meta["example_value"]
+        if held.dtype is torch.bool and is_only_tested(translator, self.frame):
+            return tensor
+        place = here(translator, "item", held.dtype)
+        if is_kept(self.frame, place):
+            code, text = why_kept(self.frame, place.rule, place.instruction) or (
+                Reason.PYTHON_VALUE,
+                "Python needs it",
+            )
+            raise Refusal(code, f"the number {name!r} changes from round to round: {text}")
+        number = unread_number(translator, self.frame, tensor.as_proxy(), place)
+        stack.number_node(number).meta[LOADED] = True  # type: ignore[union-attr]
+        if name in self.ranges:
+            source: Any = stack.number_node(number).args[0]  # type: ignore[union-attr]
+            source.meta[KNOWN_RANGE] = self.ranges[name]
+        return number
+
+    def storer(self, name: str, kind: str) -> Callable[..., Any]:
+        """What puts the number that a name is bound to into a tensor."""
+
+        def store(translator: Any, value: Any) -> Any:
+            found = self.tensor_of(translator, value, kind)
+            if found is None:
+                raise Refusal(Reason.PYTHON_VALUE, f"{name!r} becomes another kind of value")
+            made, range_ = found
+            assumed = self.ranges.get(name)
+            if kind == "int" and assumed is not None:
+                if range_.most > assumed.most + _DRIFT or range_.least < -_MOST - _DRIFT:
+                    text = f"the integer {name!r} may outgrow 64 bits"
+                    raise Refusal(Reason.OVERFLOW, text)
+                if range_.least < assumed.least and assumed.least > -_MOST:
+                    raise Widen(name)
+            return made
+
+        return store
+
+    def tensor_of(self, translator: Any, value: Any, kind: str | None) -> Any:
+        """A tracked number as a tensor, and its range; None if it is none, or not of that kind."""
+        value = stack.realized(value)
+        constant, known = stack.constant_of(value)
+        if constant:
+            its = _NAMES.get(type(known))
+            if its is None or kind not in (its, None):
+                return None
+            return self.full(translator, known), exactly(known)
+        node = stack.number_node(value)
+        if node is None or (kind is not None and kind_of(node) != kind):
+            return None
+        if not is_of_unknown_numbers(node):  # a size, or an integer that the program is given
+            if kind_of(node) != "int":
+                return None
+            given = {"dtype": torch.int64, "device": self.device}
+            args = ((), value.as_proxy())
+            made = stack.wrap_call(translator, "call_function", torch.full, args, given)
+            return made, of_size(node.meta["example_value"])
+        return number_as_tensor(translator, node, self.device)
+
+    def full(self, translator: Any, value: Any) -> Any:
+        """A tracked 0-d tensor of a known number."""
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            raise Refusal(Reason.OVERFLOW, "an integer does not fit 64 bits")
+        given = {"dtype": DTYPES[_NAMES[type(value)]], "device": self.device}
+        return stack.wrap_call(translator, "call_function", torch.full, ((), value), given)
+
+
+def number_kind(value: Any) -> str | None:
+    """``bool``, ``int`` or ``float`` for a tracked number that can be carried; else None."""
+    constant, known = stack.constant_of(value)
+    if constant:
+        return _NAMES.get(type(known))
+    node = stack.number_node(value)
+    if node is None or not (is_of_unknown_numbers(node) or kind_of(node) == "int"):
+        return None
+    return kind_of(node)
+
+
+def check_tensor(value: Any, name: str) -> None:
+    """Refuse a tensor that cannot be carried.
+
+    Raises:
+        Refusal: it is a subclass, sparse, or a lazy view.
+    """
+    why = why_not_plain(value)
+    if why is not None:
+        raise Refusal(Reason.PYTHON_VALUE, f"{name!r} {why}")
+    held = value.as_proxy().node.meta["example_value"]
+    if held.is_conj() or held.is_neg():
+        raise Refusal(Reason.STRIDE_MISMATCH, f"{name!r} is a lazily conjugated or negated view")
+    if held.requires_grad and torch.is_grad_enabled():
+        text = f"{name!r} requires grad, and the loop would have to be differentiated"
+        raise Refusal(Reason.NO_GRADIENT, text)
