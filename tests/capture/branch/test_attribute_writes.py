@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import fusepass
 
-from ..support.left_state import same_state
 from ..support.opaque import note
 from ..support.side_by_side import Outcome, side_by_side, signed
 

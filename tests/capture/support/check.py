@@ -155,7 +155,9 @@ def check_report(
         if decision["rule"] == "branch":
             assert decision["reason"], f"{program.name}: a decision without a sentence: {decision}"
             applied = decision["outcome"] == "applied"
-            assert applied == (decision["treatment"] in {"drop", "where", "cond", "sink", "loop"}), decision
+            assert applied == (
+                decision["treatment"] in {"drop", "where", "cond", "sink", "loop"}
+            ), decision
             key = (decision["file"], decision["line"])
             decided.setdefault(key, set()).add((decision["treatment"], decision["reason_code"]))
     lines = sorted({(file, line) for file, line, _ in tensor_tests(program)})
