@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_aggregate
 
 from fusepass.capture.autograd.gradients import carries_grad
 from fusepass.capture.effects.runtime import OutputSlot, Values, on_host
@@ -32,9 +33,8 @@ from fusepass.capture.nodes.select_node import (
 )
 from fusepass.graph.dataflow.effects import RANDOM_OPS, is_random
 from fusepass.graph.dataflow.memory import memories
-from fusepass.graph.ops.op_names import op_name, tensor_value
-from fusepass.torch_private.fx.graphs import call_target, fake_mode_of
-from fusepass.torch_private.fx.tracing import quiet_fakes
+from fusepass.graph.ops.op_names import op_name
+from fusepass.torch_private.fx.graphs import call_target
 
 Compiled = Callable[..., Any]
 Choosing = Callable[[Compiled], Compiled]  # puts around a graph what chooses its results
@@ -153,7 +153,6 @@ class _Tracer:
         selects = selects_of(gm.graph)
         self.selects = set(selects)
         self.branches = branches_of(selects)
-        self.known = fake_mode_of(gm) is not None
         self.shadows = {
             key for node in gm.graph.nodes if SHADOW_OF in node.meta for key in memories([node])
         }
@@ -189,16 +188,16 @@ class _Tracer:
 
     def can_be_chosen(self, choice: Choice, seen: Counter[int]) -> bool:
         """Whether what it is made of can be had behind the graph."""
-        if not self.known:
-            return False
         needed = [*choice.predicates()]
         for leaf in choice.leaves():
             if _is_own(leaf, seen):
                 continue
             needed.append(leaf.node)
             for view in leaf.views:
-                needed += [n for n in view.all_input_nodes if n.meta.get(ARM) is not None]
-                if not _is_plain_view(view):
+                base = _base(view)
+                others = [node for node in view.all_input_nodes if node is not base]
+                plain = _is_plain_view(view) and all(n.op == "placeholder" for n in others)
+                if not plain:
                     return False
         if any(node.op == "get_attr" for node in needed):
             return False
@@ -254,14 +253,58 @@ class _Pick:
     """Where one of two objects is once the graph has run."""
 
     predicate: OutputSlot
-    taken: _Pick | OutputSlot
-    other: _Pick | OutputSlot
+    taken: _Pick | _Viewed | OutputSlot
+    other: _Pick | _Viewed | OutputSlot
 
     def find(self, values: Values, host: Values) -> Any:
-        side: _Pick | OutputSlot = self
+        side: _Pick | _Viewed | OutputSlot = self
         while isinstance(side, _Pick):
             side = side.taken if bool(side.predicate.find(host)) else side.other
         return side.find(values)
+
+
+_OBJECT = object()  # stands for what a view is made of, among its operands
+
+
+@dataclass(frozen=True)
+class _View:
+    """A view that is made behind the graph.
+
+    Attributes:
+        target: the call.
+        given: its positional and named operands; :data:`_OBJECT` and places among them.
+        is_graded: whether autograd follows it.
+    """
+
+    target: Any
+    given: Any
+    is_graded: bool
+
+    def of(self, found: Any, values: Values) -> Any:
+        """The view of an object."""
+
+        def known(operand: Any) -> Any:
+            if operand is _OBJECT:
+                return found
+            return operand.find(values) if isinstance(operand, OutputSlot) else operand
+
+        args, kwargs = map_aggregate(self.given, known)
+        with torch.set_grad_enabled(self.is_graded):
+            return call_target(self.target, args, kwargs)
+
+
+@dataclass(frozen=True)
+class _Viewed:
+    """Views, each of the one before, of an object of eager's."""
+
+    source: OutputSlot
+    views: tuple[_View, ...]
+
+    def find(self, values: Values) -> Any:
+        found = self.source.find(values)
+        for view in self.views:
+            found = view.of(found, values)
+        return found
 
 
 class _Lowering:
@@ -269,12 +312,10 @@ class _Lowering:
 
     def __init__(self, found: HandedOn) -> None:
         self.found, self.graph = found, found.gm.graph
-        self.fake_mode = fake_mode_of(found.gm)
         self.inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
         self.output = self.graph.output_node()
         self.results: list[Any] = list(self.output.args[0])  # type: ignore[arg-type]
         self.seen = _seen_outside(found)
-        self.copies: dict[tuple[fx.Node, ...], fx.Node] = {}
 
     def run(self) -> Choosing:
         count = len(self.results)
@@ -297,7 +338,17 @@ class _Lowering:
             return _Pick(self._slot(choice.predicate), *sides)
         if _is_own(choice, self.seen):
             return OutputSlot("output", index)
-        return self._slot(self._made(choice))
+        source = self._slot(choice.node)
+        if not choice.views:
+            return source
+        return _Viewed(source, tuple(map(self._view, choice.views)))
+
+    def _view(self, view: fx.Node) -> _View:
+        base = _base(view)
+        given: Any = fx.map_arg(
+            (view.args, view.kwargs), lambda n: _OBJECT if n is base else self._slot(n)
+        )
+        return _View(view.target, given, _is_graded(view))
 
     def _slot(self, node: fx.Node) -> OutputSlot:
         if node.op == "placeholder":
@@ -306,27 +357,11 @@ class _Lowering:
             self.results.append(node)
         return OutputSlot("output", self.results.index(node))
 
-    def _made(self, leaf: Leaf) -> fx.Node:
-        """The node of an object, its views made again."""
-        node = leaf.node
-        for number, view in enumerate(leaf.views):
-            key = (leaf.node, *leaf.views[: number + 1])
-            base = _base(view)
-            if key not in self.copies:
-                with self.graph.inserting_after(view):
-                    self.copies[key] = self._copy(view, base, node)
-            node = self.copies[key]
-        return node
 
-    def _copy(self, view: fx.Node, base: fx.Node | None, made: fx.Node) -> fx.Node:
-        copied = self.graph.node_copy(view, lambda n: made if n is base else n)
-        copied.meta = {key: held for key, held in view.meta.items() if key != ARM}
-        args, kwargs = fx.map_arg((copied.args, copied.kwargs), lambda n: n.meta["example_value"])
-        value = tensor_value(view)
-        graded = value is None or value.requires_grad
-        with self.fake_mode, torch.set_grad_enabled(graded), quiet_fakes():
-            copied.meta["example_value"] = call_target(view.target, args, kwargs)
-        return copied
+def _is_graded(view: fx.Node) -> bool:
+    """Whether autograd follows a view, if it follows what that is of."""
+    base = _base(view)
+    return carries_grad(view) or base is None or not carries_grad(base)
 
 
 def tested_outputs(choosing: Any) -> list[int]:

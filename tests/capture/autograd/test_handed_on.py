@@ -144,6 +144,28 @@ def test_views_of_what_is_handed_on(name: str, grad: bool) -> None:
     assert_one_graph(run)
 
 
+@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+def test_a_view_of_a_leaf_is_one(codegen: str) -> None:
+    def column(x: Tensor, y: Tensor) -> Tensor:
+        z = x
+        if x.sum() > 0:
+            z = y
+        return z.reshape(3, 1)
+
+    run = compiled(column, codegen=codegen)
+    for start in (UP, DOWN):
+        leaves = [start.clone().requires_grad_(), UP.clone().requires_grad_()]
+        z = run(*leaves)
+        with pytest.raises(RuntimeError, match="a view of a leaf Variable"):
+            z.add_(1)
+        z.sum().backward()
+        wanted = leaves[start is UP]
+        assert z._base is wanted
+        assert torch.equal(wanted.grad, torch.ones(3))
+        assert leaves[start is not UP].grad is None
+    assert_one_graph(run)
+
+
 def nested(x: Tensor, y: Tensor) -> Tensor:
     if x.sum() > 0:
         if y.sum() > 0:
