@@ -88,13 +88,19 @@ def _on_use(
     if phis and not hands_on(translator, instruction, phis):
         return _use(translator, instruction, frame, held[phis[0]], places, original)
     before = list(held), translator.instruction_pointer
-    advanced = iterators_among([held[place] for place in places if -place <= len(held)])
+    try:
+        advanced = iterators_among([held[place] for place in places if -place <= len(held)])
+    except ValueError:  # one cannot be copied: what advances it cannot be traced twice
+        advanced = None
     try:
         return original()
     except PhiAsked as asked:
+        phi = asked.phi
+        if advanced is None:
+            text = f"{phi.told}, and an iterator that cannot be put back asks about it"
+            raise Refusal(Reason.PYTHON_VALUE, text) from None
         translator.stack, translator.instruction_pointer = before
         restore_iterators(advanced)
-        phi = asked.phi
     return _use(translator, instruction, frame, phi, places, original)
 
 
