@@ -20,7 +20,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
-from fusepass.capture.autograd.gradients import carries_grad
+from fusepass.capture.autograd.gradient_paths import carries_grad
 from fusepass.capture.effects.runtime import OutputSlot, Values, on_host
 from fusepass.capture.mutation.shadow_rewriter import SHADOW_OF
 from fusepass.capture.nodes.select_node import (
@@ -167,13 +167,11 @@ class _Tracer:
 
     def _object_of(self, node: fx.Node) -> Choice | Leaf:
         if is_chosen(node, self.selects):
-            chosen, position = node.args
-            predicate, taken, other = chosen.args  # type: ignore[union-attr]
-            return Choice(
-                predicate,  # type: ignore[arg-type]
-                self.object_of(taken[position]),  # type: ignore[index]
-                self.object_of(other[position]),  # type: ignore[index]
-            )
+            chosen: Any = node.args[0]
+            position: Any = node.args[1]
+            predicate, taken, other = chosen.args
+            sides = (self.object_of(side[position]) for side in (taken, other))
+            return Choice(predicate, *sides)
         base = _base(node)
         if base is None:
             return Leaf(node)
@@ -218,8 +216,8 @@ def is_chosen(node: fx.Node, selects: set[fx.Node]) -> bool:
     """Whether a node is a result of a select that the program reads."""
     if node.target is not operator.getitem or node.args[0] not in selects:
         return False
-    source, position = node.args
-    return WRITTEN in source.meta and position < source.meta[WRITTEN]  # type: ignore[union-attr,operator]
+    source: Any = node.args[0]
+    return WRITTEN in source.meta and node.args[1] < source.meta[WRITTEN]
 
 
 def _base(node: fx.Node) -> fx.Node | None:
@@ -242,7 +240,7 @@ def _is_nothing(node: fx.Node) -> bool:
     return name in RANDOM_OPS and "dropout" in str(name) and not is_random(node)
 
 
-def _with_view(choice: Choice | Leaf, view: fx.Node) -> Any:
+def _with_view(choice: Choice | Leaf, view: fx.Node) -> Choice | Leaf:
     if isinstance(choice, Leaf):
         return Leaf(choice.node, (*choice.views, view))
     return Choice(choice.predicate, _with_view(choice.taken, view), _with_view(choice.other, view))
@@ -345,9 +343,11 @@ class _Lowering:
 
     def _view(self, view: fx.Node) -> _View:
         base = _base(view)
-        given: Any = fx.map_arg(
-            (view.args, view.kwargs), lambda n: _OBJECT if n is base else self._slot(n)
-        )
+
+        def place_of(node: fx.Node) -> Any:
+            return _OBJECT if node is base else self._slot(node)
+
+        given = fx.map_arg((view.args, view.kwargs), place_of)
         return _View(view.target, given, _is_graded(view))
 
     def _slot(self, node: fx.Node) -> OutputSlot:
