@@ -31,6 +31,7 @@ from fusepass.capture.frame_state import (
     Place,
     any_frame_of,
     frame_of,
+    in_arm,
     is_frozen,
     is_ours,
     recognise,
@@ -62,6 +63,7 @@ from fusepass.torch_private.dynamo import (
     guards,
     hooks,
     identity,
+    late_counts,
     open_containers,
     open_writes,
     phi,
@@ -145,6 +147,7 @@ def _put_hooks(*, capture: bool) -> Callable[[], None]:
             calls.hook_questions(patches, select_identity.on_identity_query)
             print_calls.hook_speech(patches, print_hooks.on_speech)
             unbacked_sizes.hook_sizes(patches, mask_hooks.on_size)
+            late_counts.hook_counts(patches, in_arm)
             open_writes.hook_writes(patches, is_ours, changed_state.on_read)
             open_containers.hook_containers(patches, is_ours, changed_state.on_asked)
             error_hooks.hook_recorded(patches, _on_recorded)

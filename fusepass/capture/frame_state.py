@@ -275,6 +275,12 @@ def any_frame_of(output_graph: Any) -> Frame | None:
     return held[_FRAME]  # type: ignore[no-any-return]
 
 
+def in_arm(output_graph: Any) -> bool:
+    """Whether what is traced is an arm of a branch."""
+    frame = any_frame_of(output_graph)
+    return frame is not None and bool(frame.arms)
+
+
 def is_frozen(output_graph: Any) -> bool:
     """Whether the weights of a frame are to be constants of its graph.
 

@@ -1,7 +1,7 @@
 """Join what two arms do to lists, dicts, sets and deques that are older than the arms.
 
 Between the arms a container is put back to what it held. Where the arms meet, one of the same
-length and keys is joined item by item. Of any other nobody knows what it holds until the graph has
+length and keys is joined item by item. What any other holds is not known until the graph has
 run: its changes are kept in program order, each chosen behind the graph
 (torch_private/dynamo/open_containers.py).
 """
@@ -128,7 +128,7 @@ def _merge(
 
 def _alike(taken: Contents, other: Contents) -> bool:
     """Whether a container is joined item by item."""
-    if containers.is_open(taken.container):
+    if taken.open or other.open:
         return False
     if isinstance(taken.items, dict):
         keyed = containers.kind_of_container(taken.container) == "ConstDictVariable"

@@ -51,6 +51,8 @@ def truth_of_two(taken: Any, other: Any, what: str, outputs: Outputs) -> Pending
 
 def _exported(value: Any, arm: bool, told: str, outputs: Outputs) -> Any:
     """A value that an arm left, as it is known behind the join."""
+    if stack.is_unused(value):  # it is older, and no guard is to depend on it
+        return value
     value = stack.realized(value)
     if stack.constant_of(value)[0]:
         return value

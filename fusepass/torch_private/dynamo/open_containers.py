@@ -208,6 +208,8 @@ def _difference(before: Contents, after: Contents) -> list[Update]:
         keys = [key.vt for key in new if not (grown and key in old)]
         return [("update" if grown else "replace", _tuple([_tuple(keys)]))]
     pairs = [_tuple([k.vt, v]) for k, v in new.items() if not grown or old.get(k) is not v]
+    if grown and not pairs:
+        return []
     return [("store" if grown else "replace", _tuple([_tuple(pairs)]))]
 
 

@@ -228,3 +228,53 @@ class RaisesInFront(Counter):
 @pytest.mark.parametrize(("kind", "breaks"), [(RaisesBehind, -1), (RaisesInFront, 0)])
 def test_raises_and_lines_in_order(kind: Any, breaks: int) -> None:
     same_state(kind, *TURNS, torch.tensor([6.0, 1.0, 1.0, 1.0]), TURNS[0], breaks=breaks)
+
+
+class Counts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count, self.level = 0, 0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            self.count += 1
+            self.level -= 0.25
+        return x * 2
+
+
+def test_a_counter_is_no_constant_of_the_graph() -> None:
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        same_state(Counts, *TURNS, *TURNS)
+
+
+class CountsAndTests(Counts):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            self.count += 1
+            if self.count > 1:
+                self.level = 2.0
+        return x * 2
+
+
+class Properties(Counts):
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_to: list[int] = []
+
+    @property
+    def size(self) -> int:
+        return len(self.set_to)
+
+    @size.setter
+    def size(self, value: int) -> None:
+        self.set_to.append(value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            self.size += 1
+        return x * 2
+
+
+@pytest.mark.parametrize("kind", [CountsAndTests, Properties])
+def test_a_counter_that_code_looks_at(kind: Any) -> None:
+    same_state(kind, *TURNS, *TURNS, breaks=None)
