@@ -44,6 +44,21 @@ _WRITES = (
     "{0}[0] = {1}[0]",
     "{0}.lerp_({1}, 0.5)",
 )
+_LIST_CHANGES = (
+    "{0}.append({1})",
+    "{0}.extend([{1}, 2])",
+    "{0}.insert(0, {1})",
+    "{0}[:1] = [{1}]",
+    "{0}.clear()",
+    "{0} += [{1}]",
+)
+_DICT_CHANGES = (
+    '{0}["{1}"] = {2}',
+    "{0}.update({1}={2})",
+    '{0}.pop("{1}", None)',
+    '{0}.setdefault("{1}", {2})',
+    "{0}.clear()",
+)
 _BAD = ("{0}.sqrt()", "{0}.log()", "1 / {0}", "{0}.abs().pow(0.5)", "{0} / {0}", "{0}.rsqrt()")
 _FUNCTION = [
     "class Doubled(torch.autograd.Function):",
@@ -156,13 +171,17 @@ def _state(d: Draft, kind: str) -> Callable[[Scope], Lines]:
             return [f'self.register_buffer("running", {tensor})']
         if kind == "list_mutation":
             log = d.attribute("log", "[]")
-            return [f"{log}.append({d.draw.choice(('1', repr('arm'), tensor))})"]
+            item = d.draw.choice(("1", repr("arm"), tensor))
+            text = d.draw.choice(_LIST_CHANGES if d.draw.chance(40) else _LIST_CHANGES[:1])
+            return [text.format(log, item)]
         if kind == "dict_mutation":
             table = d.attribute("table", "{}")
             key = d.draw.choice(("last", "best"))
-            return [f'{table}["{key}"] = {d.draw.choice(("1", tensor))}']
+            value = d.draw.choice(("1", tensor))
+            text = d.draw.choice(_DICT_CHANGES if d.draw.chance(40) else _DICT_CHANGES[:1])
+            return [text.format(table, key, value)]
         name = d.attribute(d.draw.choice(("steps", "mode")), "0")
-        return [f"{name} {d.draw.choice(('+=', '='))} {d.draw.choice((1, 2))}"]
+        return [f"{name} {d.draw.choice(('+=', '=', '-='))} {d.draw.choice((1, 2))}"]
 
     return arm
 
