@@ -13,6 +13,7 @@ from torch._dynamo.variables import TensorVariable
 
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards, source_name
 from fusepass.torch_private.dynamo.frame_end import line_of
+from fusepass.torch_private.dynamo.phi import watching
 from fusepass.torch_private.dynamo.stack import (
     UNSUPPORTED_ERRORS,
     cell_contents,
@@ -118,11 +119,12 @@ def set_held_items(container: Any, items: Any) -> None:
 
 def bind_attribute(effects: Any, item: Any, name: Any, value: Any) -> None:
     """Bind an attribute of a tracked object, or a key of a tracked dictionary."""
-    if isinstance(name, str):
-        effects.store_attr(item, name, value)
-    else:
-        effects.mutation(item)
-        item.items[name] = value
+    with watching(False):  # the value may be one of two
+        if isinstance(name, str):
+            effects.store_attr(item, name, value)
+        else:
+            effects.mutation(item)
+            item.items[name] = value
 
 
 def hook_classes(patches: Patches, is_ours: IsOurs) -> None:

@@ -278,3 +278,22 @@ class Properties(Counts):
 @pytest.mark.parametrize("kind", [CountsAndTests, Properties])
 def test_a_counter_that_code_looks_at(kind: Any) -> None:
     same_state(kind, *TURNS, *TURNS, breaks=None)
+
+
+class CountsInMethods(Counts):
+    """A counter that is a constant of the graph first, and one of two values then."""
+
+    def step(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            self.count += 1
+        return x + 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        for _ in range(2):
+            x = self.step(x)
+        return x * 2
+
+
+def test_a_counter_that_several_branches_change() -> None:
+    same_state(CountsInMethods, *TURNS, breaks=None)
