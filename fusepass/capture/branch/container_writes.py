@@ -128,7 +128,7 @@ def _merge(
 
 def _alike(taken: Contents, other: Contents) -> bool:
     """Whether a container is joined item by item."""
-    if taken.open or other.open:
+    if taken.open or other.open:  # a branch inside an arm may have left changes that wait
         return False
     if isinstance(taken.items, dict):
         keyed = containers.kind_of_container(taken.container) == "ConstDictVariable"

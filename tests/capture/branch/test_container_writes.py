@@ -241,3 +241,16 @@ class OfDefaults(Holds):
 
 def test_what_dynamo_hides_is_kept() -> None:
     same_state(OfDefaults, *TURNS, breaks=None)
+
+
+class InAnInnerArm(Holds):
+    def forward(self, x: Tensor) -> Any:
+        if x.sum() > 3:
+            return x - 1
+        if x.sum() > 0:
+            self.log.append(x * 3)
+        return x + 1
+
+
+def test_changed_in_an_arm_inside_another() -> None:
+    same_state(InAnInnerArm, *(torch.full((4,), v) for v in (0.5, 2.0, -1.0, 0.25, 3.0)))
