@@ -211,11 +211,14 @@ def _hand_out_reached(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> No
     """Hand out which leaves have gradients, while there still is a way back."""
     if frame.options.allow_zero_grad:
         return None
+    leaves = gradients.doubtful_leaves(gm.graph)
+    if not leaves and not grad_in_one_arm.grad_choices(gm.graph):
+        return None
     lost = gradients.undecided_gradients(gm.graph, allow_zero_grad=False)  # more is handed out now
     restart_without(frame, {s: why for s, why in lost.items() if why[0] is Reason.NONE_GRAD})
-    leaves = gradients.doubtful_leaves(gm.graph)
+    restart_without(frame, grad_in_one_arm.visible_choices(gm.graph))
     try:
-        return none_gradients.hand_out(output_graph, gm, leaves) if leaves else None
+        return none_gradients.hand_out(output_graph, gm, leaves)
     except Exception as error:  # our error costs speed, never the program
         _restart_after(frame, error, {site.branch.site: site.place for site in frame.sites})
         raise

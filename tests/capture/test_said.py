@@ -125,7 +125,7 @@ class TestInner:
             y = x * 2
             if x.sum() > 0:
                 y = (y * a if x.max() > 1 else y * b) + 1
-            return y
+            return y if y.requires_grad else -y
 
         leaves = [torch.ones(2, requires_grad=True) for _ in range(2)]
         said = reasons(program, torch.ones(2), *leaves)
@@ -160,7 +160,8 @@ class TestNumbers:
 
 def test_grad_in_one_arm_names_the_option() -> None:
     def program(x: Tensor) -> Tensor:
-        return x * 2 if x.sum() > 0 else x.detach() * 3
+        y = x * 2 if x.sum() > 0 else x.detach() * 3
+        return y if y.requires_grad else -y
 
     (said,) = reasons(program, torch.ones(2, requires_grad=True))
     assert "requires grad in one arm only" in said

@@ -2,9 +2,9 @@
 
 ``if p: x = x * self.scale``, for data x that does not require grad: in eager the result requires
 grad if the arm was taken; what is selected always does. As a rule nobody sees that: the loss
-requires grad whichever arms were taken, because of what follows. The branch stays where that is not
-so for a result of the graph or for what it writes, where the program asks, and where a call
-may act on it.
+requires grad whichever arms were taken, because of what follows. A result of the graph for which
+that is not so is detached behind the graph (none_gradients.py). The branch stays where that cannot
+be done or the graph writes such a value, where the program asks, and where a call may act on it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,23 @@ from __future__ import annotations
 from torch import fx
 
 from fusepass.capture.autograd.arm_formulas import ALWAYS, TooManyOutcomes
-from fusepass.capture.autograd.gradient_paths import carries_grad, is_grad_input
-from fusepass.capture.autograd.leaf_uses import LeafUses, follow, formula_in
-from fusepass.capture.nodes.select_node import BRANCH, HIDES_GRAD, select
+from fusepass.capture.autograd.gradient_paths import carries_grad
+from fusepass.capture.autograd.leaf_uses import (
+    ANYTHING,
+    LeafUses,
+    follow,
+    formula_in,
+    grad_sources,
+    obstacle_of_predicates,
+    seen_once,
+)
+from fusepass.capture.nodes.select_node import (
+    BRANCH,
+    HIDES_GRAD,
+    branches_of,
+    select,
+    selects_of,
+)
 from fusepass.capture.restarts import Why
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.dataflow.reached import reached
@@ -24,9 +38,8 @@ from fusepass.report.decision import Reason
 
 ASKING = frozenset("requires_grad_ retain_grad register_hook backward is_inference detach_".split())
 
-_TEXT = (
-    "a result requires grad in one arm only: selected, it would always (allow_zero_grad permits it)"
-)
+ONE_ARM = "a result requires grad in one arm only"
+_TEXT = f"{ONE_ARM}: selected, it would always (allow_zero_grad permits it)"
 
 
 def grad_choices(graph: fx.Graph) -> list[fx.Node]:
@@ -60,10 +73,12 @@ def visible_choices(graph: fx.Graph) -> dict[int, Why]:
         return {}
     why = (Reason.NONE_GRAD, _TEXT)
     try:
-        uses = follow(graph, dict.fromkeys(_sources(graph), 1))
+        uses = follow(graph, grad_sources(graph))
     except TooManyOutcomes:
         return {node.meta[BRANCH].site: why for node in chosen}
-    shows = [end for end in (*uses.results, *uses.written) if _is_undecided(end, uses)]
+    settled = results_in_doubt(graph, uses)
+    ends = (*uses.results, *uses.written)
+    shows = [end for end in ends if _is_undecided(end, uses) and end not in settled]
     shows += [
         node
         for node in graph.nodes
@@ -72,18 +87,24 @@ def visible_choices(graph: fx.Graph) -> dict[int, Why]:
     return {one.meta[BRANCH].site: why for node in shows for one in choices_above(node)}
 
 
-def _sources(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes that require grad by themselves."""
-    return [
-        node
-        for node in graph.nodes
-        if carries_grad(node)
-        and (is_grad_input(node) or not any(map(carries_grad, node.all_input_nodes)))
-    ]
+def results_in_doubt(graph: fx.Graph, uses: LeafUses) -> dict[fx.Node, int]:
+    """Results that can be detached behind the graph, with the formula under which they need not.
+
+    ``uses``: of all that requires grad.
+    """
+    own, branches = seen_once(graph), branches_of(selects_of(graph))
+    found = {}
+    for result in uses.results:
+        formula = formula_in(uses.states[result], ANYTHING)
+        if formula <= ALWAYS or result not in own or not choices_above(result):
+            continue
+        if obstacle_of_predicates(uses.formulas.predicates(formula), branches) is None:
+            found[result] = formula
+    return found
 
 
 def _is_undecided(node: fx.Node, uses: LeafUses) -> bool:
-    return carries_grad(node) and formula_in(uses.states[node], 1) != ALWAYS
+    return carries_grad(node) and formula_in(uses.states[node], ANYTHING) != ALWAYS
 
 
 def _may_ask(node: fx.Node) -> bool:

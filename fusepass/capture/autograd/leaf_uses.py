@@ -5,6 +5,7 @@ That holds in eager, where autograd knows only of the arms taken. A captured gra
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +18,13 @@ from fusepass.capture.autograd.gradient_paths import (
     differentiable_sources,
     is_grad_input,
 )
-from fusepass.capture.nodes.select_node import selects_of
+from fusepass.capture.nodes.select_node import ARM, Branch, arms_from, selects_of
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories, memory_of
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.torch_private.fx.tensor_kinds import is_plain_fake
+
+ANYTHING = 1  # the bit shared by all that requires grad; those of single leaves are above it
 
 # By formula, the bits of the leaves that a value depends on where the formula holds. A leaf has one
 # formula; it has none if the value never depends on it.
@@ -31,7 +36,7 @@ class LeafUses:
     """Under which formulas the values of a graph depend on leaves.
 
     Attributes:
-        bits: of the leaves, by node; several may share one.
+        bits: of the leaves, by node.
         results: the outputs that carry gradients, each once.
         written: inputs that are written and carry gradients; a backward may begin there, too.
         states: of the nodes, once all of the graph has run.
@@ -46,8 +51,8 @@ class LeafUses:
 
     def of(self, leaf: fx.Node) -> tuple[int, ...]:
         """The formulas of one leaf: of the results, then of what is written."""
-        ends = (*self.results, *self.written)
-        return tuple(formula_in(self.states[end], self.bits[leaf]) for end in ends)
+        bit = self.bits[leaf] & ~ANYTHING
+        return tuple(formula_in(self.states[end], bit) for end in (*self.results, *self.written))
 
     def merged(self, how: Callable[[int, int], int], a: State, b: State) -> State:
         """A state made of two others, with a function of formulas."""
@@ -76,6 +81,40 @@ def formula_in(state: State, bit: int) -> int:
 def _put(state: State, formula: int, bits: int) -> None:
     if bits and formula != NEVER:
         state[formula] = state.get(formula, 0) | bits
+
+
+def grad_sources(graph: fx.Graph) -> dict[fx.Node, int]:
+    """The nodes that require grad by themselves, each with the bit they share."""
+    return {
+        node: ANYTHING
+        for node in graph.nodes
+        if carries_grad(node)
+        and (is_grad_input(node) or not any(map(carries_grad, node.all_input_nodes)))
+    }
+
+
+def seen_once(graph: fx.Graph) -> set[fx.Node]:
+    """Outputs that are ordinary tensors and share memory with no other one and with no input."""
+    outputs = graph.output_node().all_input_nodes
+    inputs = [node for node in graph.nodes if node.op in ("placeholder", "get_attr")]
+    times = Counter(memories([*outputs, *inputs]))
+    plain = [(node, tensor_value(node)) for node in outputs]
+    return {
+        node
+        for node, value in plain
+        if value is not None and is_plain_fake(value) and times[memory_of(node) or 0] == 1
+    }
+
+
+def obstacle_of_predicates(predicates: list[fx.Node], branches: dict[int, Branch]) -> str | None:
+    """Why a formula over these predicates has no value behind the graph; None if it has one."""
+    devices = set()
+    for predicate in predicates:
+        devices.add(predicate.meta["example_value"].device)
+        for site, _ in arms_from(predicate.meta.get(ARM), branches):
+            if site not in branches or branches[site].treatment != "where":
+                return "a branch inside an arm decides about it, and only the arm taken is run"
+    return "tensors on several devices decide about it" if len(devices) > 1 else None
 
 
 def ends(graph: fx.Graph) -> tuple[list[fx.Node], list[fx.Node]]:

@@ -1,4 +1,4 @@
-"""Settle which leaves have a gradient at all, where branches decide that.
+"""Settle which leaves have a gradient, and which results require grad, where branches decide that.
 
 In eager a leaf that only the arm not taken uses has no gradient; a selection sends it a zero. For
 each such leaf and each result this finds the *formula* over the predicates under which the result
@@ -17,10 +17,18 @@ import torch
 from torch import fx
 
 from fusepass.capture.autograd.arm_formulas import ALWAYS, NEVER, Formulas, TooManyOutcomes
+from fusepass.capture.autograd.grad_in_one_arm import results_in_doubt
 from fusepass.capture.autograd.gradient_paths import is_grad_input
-from fusepass.capture.autograd.leaf_uses import LeafUses, follow
+from fusepass.capture.autograd.leaf_uses import (
+    ANYTHING,
+    LeafUses,
+    follow,
+    grad_sources,
+    obstacle_of_predicates,
+    seen_once,
+)
 from fusepass.capture.autograd.none_runtime import Flag, LeafGroup, NoneGradients
-from fusepass.capture.nodes.select_node import ARM, Branch, arms_from, branches_of, selects_of
+from fusepass.capture.nodes.select_node import branches_of, selects_of
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories, memory_of
 from fusepass.graph.ops.op_names import tensor_value
@@ -59,7 +67,7 @@ def _obstacles_of(
         why = _obstacle_of(leaf, written, outside)
         if why is None:
             predicates = [p for f in formulas for p in uses.formulas.predicates(f)]
-            why = _obstacle_of_predicates(predicates, branches)
+            why = obstacle_of_predicates(predicates, branches)
         if why is None and len(set(formulas)) > 1:
             why = unwatched
         if why is not None:
@@ -68,7 +76,7 @@ def _obstacles_of(
 
 
 def _bits(leaves: list[fx.Node]) -> dict[fx.Node, int]:
-    return {leaf: 1 << number for number, leaf in enumerate(leaves)}
+    return {leaf: ANYTHING << number + 1 for number, leaf in enumerate(leaves)}
 
 
 def _is_decided(formulas: tuple[int, ...]) -> bool:
@@ -93,26 +101,12 @@ def _obstacle_of(leaf: fx.Node, written: set[int], outside: list[int]) -> str | 
     return None
 
 
-def _obstacle_of_predicates(predicates: list[fx.Node], branches: dict[int, Branch]) -> str | None:
-    devices = set()
-    for predicate in predicates:
-        devices.add(predicate.meta["example_value"].device)
-        for site, _ in arms_from(predicate.meta.get(ARM), branches):
-            if site not in branches or branches[site].treatment != "where":
-                return "a branch inside an arm decides about it, and only the arm taken is run"
-    return "tensors on several devices decide about it" if len(devices) > 1 else None
-
-
 def _cannot_be_watched(uses: LeafUses, graph: fx.Graph) -> str | None:
     """Why it cannot be seen in which of the results a backward begins; None if it can."""
     if uses.written:
         return "what is written depends on other leaves than what is returned"
-    keys = memories(graph.output_node().all_input_nodes)
-    keys += memories(n for n in graph.nodes if n.op in ("placeholder", "get_attr"))
-    for result in uses.results:
-        value = tensor_value(result)
-        if value is None or not is_plain_fake(value) or keys.count(memory_of(result) or 0) != 1:
-            return "the results depend on different leaves, and some share memory"
+    if not seen_once(graph).issuperset(uses.results):
+        return "the results depend on different leaves, and some share memory"
     return None
 
 
@@ -121,19 +115,23 @@ def hand_out(
 ) -> NoneGradients | None:
     """Hand out, beside the results of a graph, what tells whether leaves have gradients.
 
+    And whether results require grad.
+
     Args:
         output_graph: Dynamo's, for a guard.
         gm: the graph, changed in place.
         doubtful: leaves about which branches may decide; there is no obstacle.
 
     Returns:
-        What is around the compiled graph; None where branches decide about no leaf.
+        What is around the compiled graph; None where branches decide nothing of this.
     """
     inputs = gm.graph.find_nodes(op="placeholder")
     leaves = [node for node in inputs if is_grad_input(node)]
-    uses = follow(gm.graph, _bits(leaves))
+    bits = grad_sources(gm.graph)
+    uses = follow(gm.graph, bits | {leaf: bit | ANYTHING for leaf, bit in _bits(leaves).items()})
     decided = {leaf: found for leaf in leaves if _is_decided(found := uses.of(leaf))}
-    if not any(leaf in decided for leaf in doubtful):
+    graded = results_in_doubt(gm.graph, uses)
+    if not graded and not any(leaf in decided for leaf in doubtful):
         return None
     others = {leaf: found for leaf, found in decided.items() if leaf not in doubtful}
     for leaf in _obstacles_of(gm.graph, uses, others):
@@ -144,7 +142,8 @@ def hand_out(
         groups.setdefault(found if watches else found[:1], []).append(leaf)
     output = gm.graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
-    flags, packs = _recorded(gm, uses.formulas, [f for key in groups for f in key])
+    wanted = [f for key in groups for f in key] + [*graded.values()]
+    flags, packs = _recorded(gm, uses.formulas, wanted)
     made = [
         LeafGroup(tuple(inputs.index(leaf) for leaf in held), tuple(flags[f] for f in formulas))
         for formulas, held in groups.items()
@@ -156,7 +155,8 @@ def hand_out(
     _guard_on_leaves(output_graph, may_change)
     watched = tuple(results.index(result) for result in uses.results) if watches else ()
     positions = frozenset(inputs.index(leaf) for leaf in may_change)
-    return NoneGradients(len(results), tuple(made), watched, positions)
+    detached = tuple((results.index(result), flags[f]) for result, f in graded.items())
+    return NoneGradients(len(results), tuple(made), watched, positions, detached)
 
 
 def _recorded(

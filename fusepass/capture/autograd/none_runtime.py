@@ -1,5 +1,7 @@
 """Give no gradient, rather than a zero, to leaves that only the arm not taken uses.
 
+And detach results that in eager would not require grad.
+
 Around a compiled graph, the leaves concerned go in through an autograd function and the results may
 come out through another one. The backward of the first returns None for leaves that no result in
 use depends on. The graph hands out, per call, for which outcomes of its branches that is so: the
@@ -48,12 +50,14 @@ class NoneGradients:
         groups: the leaves concerned.
         watched: positions of results of which it matters whether a backward begins there.
         may_change: positions of inputs that are leaves now and could be results in a later call.
+        graded: positions of results that require grad only where a flag holds.
     """
 
     count: int
     groups: tuple[LeafGroup, ...]
     watched: tuple[int, ...]
     may_change: frozenset[int]
+    graded: tuple[tuple[int, Flag], ...] = ()
 
     def around(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """``compiled``, with its leaves' gradients None where eager's are, and its own outputs."""
@@ -70,9 +74,11 @@ class NoneGradients:
                     self._pass_in(inputs, group, state)
             outputs = compiled(inputs) if boxed else compiled(*inputs)
             state.read([*outputs[self.count :]])
-            if not self.watched:
-                return outputs[: self.count]
-            return self._watch(list(outputs[: self.count]), state)
+            outputs = list(outputs[: self.count])
+            for position, flag in self.graded:
+                if not state.holds(flag):
+                    outputs[position] = outputs[position].detach()
+            return self._watch(outputs, state)
 
         return call
 
@@ -136,9 +142,10 @@ class _CallState:
         """Whether a result that is used depends on the leaves of a group."""
         used = self.always | self.used.get(backward_number(), set())
         numbers = used if used and len(group.reached) > 1 else range(len(group.reached))
-        return any(self._holds(group.reached[number]) for number in numbers)
+        return any(self.holds(group.reached[number]) for number in numbers)
 
-    def _holds(self, flag: Flag) -> bool:
+    def holds(self, flag: Flag) -> bool:
+        """What a flag is; the host waits for the copy if need be."""
         if isinstance(flag, bool):
             return flag
         for event in self._copied:

@@ -20,7 +20,11 @@ import networkx as nx
 import torch
 from torch import fx
 
-from fusepass.capture.autograd.grad_in_one_arm import choices_above, grad_choices
+from fusepass.capture.autograd.grad_in_one_arm import (
+    ONE_ARM,
+    choices_above,
+    grad_choices,
+)
 from fusepass.capture.frame_state import frame_of
 from fusepass.capture.mutation.shadow_rewriter import SHADOW_OF
 from fusepass.capture.nodes.select_node import (
@@ -55,9 +59,10 @@ def on_identity_query(translator: Any, tensor: Any, what: str) -> None:
         return
     text = f"an arm may hand on a tensor unchanged, and the program asks for its {what}"
     chosen = [s for s in frame.sites if s.select is not None]
-    above = {one.meta[BRANCH].site for one in choices_above(node)}
-    text_of_grad = f"a result requires grad in one arm only, and the program asks for its {what}"
-    restart_without(frame, dict.fromkeys(above, (Reason.NONE_GRAD, text_of_grad)))
+    above = choices_above(node) if what != "__class__" else []
+    graded = f"{ONE_ARM}, and the program asks for its {what} (allow_zero_grad permits it)"
+    why = (Reason.NONE_GRAD, graded)
+    restart_without(frame, {one.meta[BRANCH].site: why for one in above})
     sites = [s.branch.site for s in chosen if _depends_on_arm(s.select, node, what)]
     restart_without(frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
 

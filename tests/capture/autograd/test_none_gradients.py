@@ -387,3 +387,121 @@ def test_a_backward_may_begin_in_what_is_written(program: Program, codegen: str)
                 loss.backward()
                 found.append((y, h, start.grad, w.grad))
             same(*found, f"{sign}, {written}")
+
+
+# --- Results that require grad for some outcomes only ---------------------------------------------
+
+
+class Data(nn.Module):
+    """Data that a learned scale may touch; a loss that may be a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.5))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, on: Tensor) -> tuple[Tensor, ...]:
+        scaled = x + 1
+        if on[0] > 0:
+            scaled = scaled * self.scale
+        extra = x.new_zeros(())
+        if on[1] > 0:
+            extra = self.head(x).square().mean()
+        return self.head(scaled).sum(), scaled, extra
+
+
+def of_each_result(call: Program, module: nn.Module, outcomes: tuple[bool, ...]) -> Any:
+    found: list[Any] = []
+    for used in ((0,), (1,), (2,), (1, 2), (0, 1, 2)):
+        results = call(*inputs(outcomes))
+        found += [results, [(one.requires_grad, one.is_leaf) for one in results]]
+        graded = [results[i].sum() for i in used if results[i].requires_grad]
+        module.zero_grad()
+        if graded:
+            sum(graded).backward()  # type: ignore[union-attr]
+        found.append(gradients(module))
+    return found
+
+
+def backward_of_a_constant(call: Program, module: nn.Module, outcomes: tuple[bool, ...]) -> Any:
+    *_, extra = call(*inputs(outcomes))
+    try:
+        extra.backward()
+    except RuntimeError as error:
+        return str(error)
+    return gradients(module)
+
+
+def part_of_a_sum(call: Program, module: nn.Module, outcomes: tuple[bool, ...]) -> Any:
+    _, scaled, extra = call(*inputs(outcomes))
+    extra += scaled.sum()  # in place, on what may require grad or not
+    (extra * module.scale).backward()
+    return extra, gradients(module)
+
+
+@pytest.mark.parametrize("codegen", CODEGENS)
+@pytest.mark.parametrize("scenario", [of_each_result, backward_of_a_constant, part_of_a_sum])
+def test_results_require_grad_as_in_eager(scenario: Scenario, codegen: str) -> None:
+    check(scenario, codegen, Data)
+
+
+# --- Near misses ----------------------------------------------------------------------------------
+
+
+def asks(x: Tensor, w: Tensor) -> Tensor:
+    y = x * w if x.sum() > 0 else x * 2
+    return (y + 1 if (y * 2).requires_grad else y - 1) * w
+
+
+def prints(x: Tensor, w: Tensor) -> Tensor:
+    y = x * w if x.sum() > 0 else x * 2
+    print(y * 2)  # noqa: T201 - a program of a user
+    return y * w
+
+
+def writes(x: Tensor, w: Tensor) -> Tensor:
+    buffer = torch.zeros(3)
+    if x.sum() > 0:
+        buffer.copy_(w)
+    return buffer * x
+
+
+def of_a_result(x: Tensor, w: Tensor) -> Tensor:
+    return x * w if x.sum() > 0 else x * 2
+
+
+@pytest.mark.parametrize("program", [asks, prints, writes, of_a_result])
+def test_kept(program: Program) -> None:
+    with fresh_compiler():
+        compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+        for sign in (1.0, -1.0):
+            found = []
+            for call in (program, compiled):
+                x, leaf = torch.full((3,), sign), torch.ones(3, requires_grad=True)
+                y = call(x, leaf * 1 if program is of_a_result else leaf)
+                if y.requires_grad:
+                    y.sum().backward()
+                found.append((y, y.requires_grad, leaf.grad))
+            same(*found, f"{sign}")
+        decisions = fusepass.last_report(compiled).to_dict()["decisions"]
+        kept = [d["reason_code"] for d in decisions if d["treatment"] == "keep"]
+        assert "none_grad" in kept
+
+
+def test_a_leaf_may_be_a_result_in_a_later_call() -> None:
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        h = x * 2
+        if h.sum() > 0:
+            h = h * w
+        return h * x
+
+    with fresh_compiler():
+        compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+        for sign, is_leaf in itertools.product((1.0, -1.0), (True, False)):
+            found = []
+            for call in (program, compiled):
+                x = torch.full((3,), sign, requires_grad=True)
+                leaf = torch.ones(3, requires_grad=True)
+                call(x, leaf if is_leaf else leaf * 1).sum().backward()
+                found.append((x.grad, leaf.grad))
+            same(*found, f"{sign}, {is_leaf}")

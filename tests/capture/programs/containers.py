@@ -174,22 +174,22 @@ def same_tensor_twice_in_one_arm(x: Tensor) -> tuple[Tensor, Tensor]:
     return a, b
 
 
-@FAMILY.program(ONE, WHERE, grad=True, expect_grad=(keep("none_grad"),))
+@FAMILY.program(ONE, WHERE, grad=True)
 def tuple_or_list(x: Tensor) -> Any:
     return (x * 2, x * 3) if x.sum() > 0 else [x * 2, x * 3]
 
 
-@FAMILY.program(ONE, WHERE, grad=True, expect_grad=(keep("none_grad"),))
+@FAMILY.program(ONE, WHERE, grad=True)
 def other_length(x: Tensor) -> list[Tensor]:
     return [x * 2] if x.sum() > 0 else [x * 2, x * 3]
 
 
-@FAMILY.program(ONE, WHERE, grad=True, expect_grad=(keep("none_grad"),))
+@FAMILY.program(ONE, WHERE, grad=True)
 def other_keys(x: Tensor) -> dict[str, Tensor]:
     return {"a": x * 2} if x.sum() > 0 else {"b": x * 3}
 
 
-@FAMILY.program(ONE, WHERE, grad=True, expect_grad=(keep("none_grad"),))
+@FAMILY.program(ONE, WHERE, grad=True)
 def other_order_of_keys(x: Tensor) -> dict[str, Tensor]:
     return {"a": x * 2, "b": x * 4} if x.sum() > 0 else {"b": x * 3, "a": x * 5}
 

@@ -26,7 +26,7 @@ def masked_mean(loss: Tensor, mask: Tensor) -> Tensor:
     return total / count if count != 0 else total * count
 
 
-@FAMILY.program(fraction, WHERE, expect_grad=(keep("none_grad"),), grad=True)
+@FAMILY.program(fraction, WHERE, grad=True)
 def masked_mean_or_new_zero(loss: Tensor, mask: Tensor) -> Tensor:
     count = mask.sum()
     if count > 0:
@@ -34,7 +34,7 @@ def masked_mean_or_new_zero(loss: Tensor, mask: Tensor) -> Tensor:
     return loss.new_zeros(())
 
 
-@FAMILY.program(fraction, WHERE, grad=True, expect_grad=(keep("none_grad"),))
+@FAMILY.program(fraction, WHERE, grad=True)
 def masked_mean_or_python_zero(loss: Tensor, mask: Tensor) -> Tensor:
     return (loss * mask).sum() / mask.sum() if mask.sum() != 0 else 0.0  # type: ignore[return-value]
 

@@ -308,7 +308,7 @@ def mask_written_afterwards(x: Tensor, mask: Tensor, v: Tensor, y: Tensor) -> Te
     return h + mask
 
 
-@FAMILY.program(MASKED, DROP, expect_grad=(WHERE,), grad=True, frozen=(2,))
+@FAMILY.program(MASKED, DROP, grad=True, frozen=(2,))
 def mask_of_a_store_written_afterwards(x: Tensor, mask: Tensor, v: Tensor, y: Tensor) -> Tensor:
     h = x * 2 + y
     if mask.any():

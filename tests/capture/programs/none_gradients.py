@@ -1,7 +1,7 @@
 """Which leaves an arm depends on: where they differ, a zero gradient has to become None.
 
 An optimizer skips a parameter whose gradient is None and moves one whose gradient is zero. In grad
-mode a branch stays if its result requires grad in one arm only and leaves the graph like that.
+mode a result may require grad in one arm only: behind the graph it is detached for the other one.
 Without gradients every one of these is a plain select.
 """
 
@@ -12,13 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..support.inputs import InputSets, signs
-from ..support.program import WHERE, Family, keep
+from ..support.program import WHERE, Family
 
 FAMILY = Family("none_gradients")
 ONE = signs((3, 4))
 TWO = signs((3, 4), (4,))
 THREE = signs((3, 4), (4,), (4,))
-NONE_GRAD = {"expect_grad": (keep("none_grad"),), "grad": True}
 
 
 @FAMILY.program(THREE, WHERE, grad=True, tags="contexts")
@@ -58,12 +57,12 @@ def frozen_leaf_for_each_arm(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return x * a if x.sum() > 0 else x * b
 
 
-@FAMILY.program(ONE, WHERE, **NONE_GRAD)
+@FAMILY.program(ONE, WHERE, grad=True)
 def constant_in_one_arm(x: Tensor) -> Tensor:
     return x * 2 if x.sum() > 0 else torch.zeros_like(x)
 
 
-@FAMILY.program(ONE, WHERE, **NONE_GRAD)
+@FAMILY.program(ONE, WHERE, grad=True)
 def new_tensor_in_one_arm(x: Tensor) -> Tensor:
     total = x.sum()
     return x.mean() / total if total > 0 else torch.tensor(0.0)
@@ -87,7 +86,7 @@ def nothing_differentiable(x: Tensor) -> tuple[Tensor, Tensor]:
     return x < 1, x.argmin(0)
 
 
-@FAMILY.program(ONE, WHERE, **NONE_GRAD)
+@FAMILY.program(ONE, WHERE, grad=True)
 def detached_in_one_arm(x: Tensor) -> Tensor:
     return x.detach() * 2 if x.sum() > 0 else x * 3
 
@@ -102,7 +101,7 @@ def one_factor_detached(x: Tensor, a: Tensor) -> Tensor:
     return x * a if x.sum() > 0 else x * a.detach()
 
 
-@FAMILY.program(ONE, WHERE, **NONE_GRAD)
+@FAMILY.program(ONE, WHERE, grad=True)
 def no_grad_in_one_arm(x: Tensor) -> Tensor:
     if x.sum() > 0:
         with torch.no_grad():
