@@ -50,15 +50,36 @@ def starts_at_jump(translator: Any, frame: Frame, place: Place, tested: Any) -> 
     loop = guarded_loop(translator, at)
     if loop is not None:
         return _starts_at_guard(translator, frame, place, tested, loop, at)
-    loop = _loop_left_at(translator, at)
+    loop = _loop_left_at(translator, at) or _flagged_around(translator, at)
     if loop is None or tested is None:
         return False
     key = translator.f_code, loop.head
     if why_kept(frame, _WANTED, key) or why_kept(frame, _REFUSED, key):
         return False
-    if _exceeds(translator, frame, loop):
+    if _exceeds(translator, frame, loop) or at not in loop.tests:
         _want(translator, frame, loop, place, tested)
     return False
+
+
+def _flagged_around(translator: Any, at: int) -> Loop | None:
+    """The ``while`` around a jump that a flag ends (``while not done``)."""
+    instructions = translator.instructions
+    for loop in loops_of(translator.f_code, instructions):
+        tested = {
+            instructions[test - 1].argval
+            for test in loop.tests
+            if _asks_name(instructions[test - 1])
+        }
+        bound = {
+            instructions[i].argval for i in loop.members if instructions[i].opname == "STORE_FAST"
+        }
+        if not loop.iterates and at in loop.members and tested & bound:
+            return loop
+    return None
+
+
+def _asks_name(instruction: Any) -> bool:
+    return bool(instruction.opname == "LOAD_FAST")
 
 
 def _starts_at_guard(
