@@ -276,9 +276,9 @@ def any_frame_of(output_graph: Any) -> Frame | None:
 
 
 def in_arm(output_graph: Any) -> bool:
-    """Whether what is traced is an arm of a branch."""
-    frame = any_frame_of(output_graph)
-    return frame is not None and bool(frame.arms)
+    """Whether an arm of a branch is being traced; a frame that captured nothing yet is not asked."""
+    frame = output_graph.__dict__.get(_FRAME)
+    return frame is not None and not frame.plain and bool(frame.arms)
 
 
 def is_frozen(output_graph: Any) -> bool:

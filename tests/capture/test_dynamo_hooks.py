@@ -29,6 +29,7 @@ def taken_back(x: Tensor) -> tuple[Tensor, Tensor]:
     """What keeps it is known only when the graph is complete."""
     y = x * 2
     z = y if x.sum() > 0 else y + 1
+    y.add_(1)
     return y, z
 
 

@@ -228,8 +228,9 @@ def test_the_line_of_a_write_in_a_round_behind_a_break() -> None:
             x = x + 1
             if x.sum() > 100:
                 seen.append(i)
+            x = x + len(seen)
         return x
 
     report = explained(program, X)
     (kept,) = {d.reason for d in report.decisions if d.treatment == "keep"}
-    assert f"(line {program.__code__.co_firstlineno + 4})" in kept
+    assert f"line {program.__code__.co_firstlineno + 5} looks at" in kept
