@@ -63,8 +63,14 @@ def inductor_passes(options: Options, rules: Sequence[Rule]) -> dict[str, Any]:
         if steered:
             cached_decisions.note(steered)
 
+    def before_partition(graph: fx.Graph) -> None:
+        steered = steer.before_partition(graph)
+        if steered:
+            cached_decisions.note(steered)
+
     return {
         "joint_custom_pre_pass": graph_pass(before_inductor, identity),
+        "joint_custom_post_pass": graph_pass(before_partition, identity),
         "post_grad_custom_post_pass": graph_pass(after_autograd, identity),
     }
 

@@ -15,7 +15,7 @@ from fusepass import errors
 from fusepass.options import MODES, resolve
 from fusepass.torch_private.inductor import compile as inductor_compile
 
-OURS = {"joint_custom_pre_pass", "post_grad_custom_post_pass"}
+OURS = {"joint_custom_pre_pass", "joint_custom_post_pass", "post_grad_custom_post_pass"}
 
 
 def product(x: Tensor, w: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 import fusepass
 from fusepass.inductor import passes
 
-HOOKS = ["post_grad_custom_post_pass", "joint_custom_pre_pass"]
+HOOKS = ["post_grad_custom_post_pass", "joint_custom_pre_pass", "joint_custom_post_pass"]
 needs_lists = pytest.mark.skipif(
     torch.__version__ < (2, 13), reason="one object per hook before torch 2.13"
 )

@@ -52,7 +52,7 @@ def keep_lost_copies(graph: fx.Graph) -> list[Decision]:
         node
         for operator, place in _COPIES.items()
         for node in graph.find_nodes(op="call_function", target=operator)
-        if _input_of(node.args[place]) in written and _is_read_late(node)
+        if input_of(node.args[place]) in written and _is_read_late(node)
     ]
     for node in kept:
         source = node.args[_COPIES[node.target]]
@@ -70,10 +70,10 @@ def _written_inputs(graph: fx.Graph) -> set[fx.Node]:
     found = [
         node.args[0] for node in graph.find_nodes(op="call_function", target=_aten.copy_.default)
     ]
-    return {base for one in found for base in [_input_of(one)] if base is not None}
+    return {base for one in found for base in [input_of(one)] if base is not None}
 
 
-def _input_of(node: object) -> fx.Node | None:
+def input_of(node: object) -> fx.Node | None:
     """The input that a node is, or is a view of."""
     while isinstance(node, fx.Node) and node.op == "call_function":
         schema = getattr(node.target, "_schema", None)

@@ -16,6 +16,7 @@ from fusepass.inductor.faults.copies import (
 )
 from fusepass.inductor.faults.fault import Fault
 from fusepass.inductor.faults.op_by_op import op_by_op_reason
+from fusepass.inductor.faults.recomputed_writes import save_what_is_written
 from fusepass.inductor.faults.rewrites import rewrite_faulty_calls
 from fusepass.inductor.faults.roundings import keep_casts
 from fusepass.inductor.faults.value_checks import add_checks
@@ -74,6 +75,11 @@ def before_inductor(graph: fx.Graph) -> list[Decision]:
         *keep_lost_copies(graph),
         *copy_before_overlapping_store(graph),
     ]
+
+
+def before_partition(graph: fx.Graph) -> list[Decision]:
+    """On a joint ATen graph, behind Inductor's passes on it, whose new calls have no marks."""
+    return save_what_is_written(graph)
 
 
 def before_lowering(graph: fx.Graph) -> list[Decision]:
