@@ -2,9 +2,10 @@
 
 AOTAutograd's partitioner lets a backward compute again what is cheap, from inputs of the forward.
 An input that the forward wrote holds other numbers then, so that ``self.ema.mul_(0.9)`` counts
-twice in a gradient. Whatever reads such an input is marked: if the backward needs it, it is saved.
-What the program itself computes again (activation checkpointing) stays as it is: eager also reads
-the input a second time there.
+twice in a gradient. If AOTAutograd writes it behind the forward graph, the backward raises instead.
+Whatever reads such an input is marked: if the backward needs it, it is saved. What the program
+itself computes again (activation checkpointing) stays as it is: eager also reads the input a second
+time there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fusepass.graph.dataflow.reached import reached
 from fusepass.inductor.faults.copies import input_of
 from fusepass.inductor.faults.fault import Fault
 from fusepass.report.decision import Decision, Station
+from fusepass.torch_private.inductor.passes import inputs_written_behind
 
 _FAULT = Fault(
     "recomputed_write",
@@ -54,7 +56,8 @@ def _written_in_forward(graph: fx.Graph) -> set[fx.Node]:
     """Inputs that are written when the backward begins."""
     writes = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     bases = (input_of(node.args[0]) for node in writes if not _is_of_backward(node))
-    return {base for base in bases if base is not None}
+    inside = {base for base in bases if base is not None}
+    return inside.union(inputs_written_behind(graph))
 
 
 def _is_tangent(node: fx.Node) -> bool:

@@ -69,3 +69,14 @@ def put_in_order(graph: fx.Graph) -> None:
     from torch._inductor.pattern_matcher import stable_topological_sort
 
     stable_topological_sort(graph)
+
+
+def inputs_written_behind(graph: fx.Graph) -> list[fx.Node]:
+    """Inputs of a joint graph that AOTAutograd writes when the forward has run, outside of it."""
+    from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+
+    output = next(iter(reversed(graph.nodes)))
+    results = output.meta.get("desc") or ()
+    written = [one.mutated_input for one in results if isinstance(one, InputMutationAOTOutput)]
+    inputs = graph.find_nodes(op="placeholder")
+    return [node for node in inputs if written and node.meta.get("desc") in written]

@@ -130,21 +130,72 @@ def test_gradients(run: Callable[[Any, Tensor], Tensor], codegen: str) -> None:
     torch.testing.assert_close(steps(other, compiled), steps(model, model))
 
 
-def test_write_behind_the_graph() -> None:
-    """The input needs a gradient, so that it is written when the graph has run."""
+def read_first(h: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    made = h * 0.5
+    h.mul_(0.5).add_(1)
+    return made.sin() * w * h.exp()
 
-    def inner(h: Tensor, w: Tensor) -> Tensor:
-        h.mul_(0.5).add_(1)
-        return h.sin() * w * h.exp()
+
+def added_to(h: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    made = (h * 0.5).sin()
+    h.add_(w)
+    return made * w * made
+
+
+def buffer(h: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    made = b * 0.9
+    b.copy_(made + h)
+    return made * w * h
+
+
+def part(h: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    made = (b * 0.9).sin()
+    b[1:].add_(h[1:])
+    return made * w * h + b
+
+
+def twice(h: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    b.mul_(0.9)
+    made = h * b.clone() * w
+    b.add_(h.detach())
+    return made * b.clone() * w
+
+
+@pytest.mark.parametrize("codegen", ["inductor", "eager-decomposed"])
+@pytest.mark.parametrize("run", [read_first, added_to, buffer, part, twice])
+def test_writes_that_need_gradients(run: Callable[..., Tensor], codegen: str) -> None:
+    """AOTAutograd makes most of these when the forward graph has run."""
 
     def results(run: Callable[..., Tensor]) -> list[Any]:
         x = torch.linspace(-1, 1, 6).requires_grad_()
         w = torch.linspace(1, 2, 6).requires_grad_()
-        h = x * 1
-        made = run(h, w) * h
-        return [made.detach(), *torch.autograd.grad(made.sum(), [x, w]), h.detach()]
+        h, b = x * 1, torch.linspace(0.5, 1, 6)
+        made = run(h, w, b)
+        return [made.detach(), *torch.autograd.grad(made.sum(), [x, w]), h.detach(), b.detach()]
 
-    torch.testing.assert_close(results(torch.compile(inner, backend="fusepass")), results(inner))
+    compiled = torch.compile(run, backend="fusepass", options={"codegen": codegen})
+    torch.testing.assert_close(results(compiled), results(run))
+
+
+def sine(h: Tensor, w: Tensor) -> Tensor:
+    made = h.sin()
+    h.mul_(2)
+    return made * w
+
+
+def constant(h: Tensor, w: Tensor) -> Tensor:
+    made = h.detach() * w
+    h.mul_(2)
+    return made
+
+
+@pytest.mark.parametrize("run", [sine, constant])
+def test_an_error_of_eager_stays_one(run: Callable[..., Tensor]) -> None:
+    """A value is written that eager has saved."""
+    for one in (run, torch.compile(run, backend="fusepass")):
+        w = torch.ones(6, requires_grad=True)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            one(torch.linspace(-1, 1, 6, requires_grad=True) * 1, w).sum().backward()
 
 
 def test_checkpoint() -> None:
