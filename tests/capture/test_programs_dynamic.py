@@ -26,9 +26,13 @@ QUALIFIED = [
     and program.state is None
     and program.name not in NUMBERS_THAT_VARY
 ]
-# Captured otherwise where sizes and numbers are symbols: a slope may overflow, and how many numbers
-# a list has is not known.
-OTHERWISE = {"modules.activationfromattribute", "untraceable.tolist_in_arm"}
+# Captured otherwise where sizes and numbers are symbols: a slope or bound may overflow, and how many
+# numbers a list has is not known.
+OTHERWISE = {
+    "boolean_logic.optionalattributeandtensor",
+    "modules.activationfromattribute",
+    "untraceable.tolist_in_arm",
+}
 CHOSEN = [program for program in QUALIFIED[::3] if program.name not in OTHERWISE]
 # Two marked dimensions that turn out equal are an error in torch itself.
 MARKED = [program for program in QUALIFIED[1::5] if len(program.inputs.shapes) == 1]
