@@ -108,7 +108,7 @@ def _rewrite_key(node: fx.Node, recorder: NodeRecorder) -> None:
     source, key, *value = node.args
     plain = tuple(slice(None) if isinstance(part, fx.Node) else part for part in key)  # type: ignore[union-attr]
     base = recorder.before(node, operator.getitem, source, plain)
-    axes = _axes(key, tensor_value(source).dim())  # type: ignore[union-attr,arg-type]
+    axes = _axes(key, tensor_value(source).dim())  # type: ignore[union-attr]
     parts: list[Any] = [slice(None)] * (max(axes) + 1)
     for axis, index in axes.items():
         parts[axis] = recorder.before(node, "reshape", index, (1,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -14,7 +15,8 @@ def backward_number() -> int:
 
 def when_backward_ends(function: Callable[[], None]) -> None:
     """Call a function at the end of the backward in which this code runs."""
-    torch.autograd.Variable._execution_engine.queue_callback(function)  # type: ignore[attr-defined]
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.queue_callback(function)
 
 
 def in_transform() -> bool:

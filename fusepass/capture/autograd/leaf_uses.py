@@ -151,7 +151,8 @@ def _state(node: fx.Node, uses: LeafUses, selects: set[fx.Node]) -> State:
     if node.op == "call_function" and isinstance(source, fx.Node) and source in selects:
         if not carries_grad(node):
             return {}
-        predicate, *arms = source.args
+        args: Any = source.args
+        predicate, *arms = args
         taken, other = (uses.states[arm[node.args[1]]] for arm in arms)
         return uses.merged(lambda f, g: uses.formulas.where(predicate, f, g), taken, other)
     unknown = node.op.startswith("call_") and "example_value" not in node.meta

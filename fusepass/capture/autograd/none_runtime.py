@@ -88,7 +88,7 @@ class NoneGradients:
             for i in group.inputs
             if inputs[i].requires_grad and (i not in self.may_change or inputs[i].is_leaf)
         ]
-        passed = _Leaves.apply(state, group, *[inputs[i] for i in places]) if places else ()  # type: ignore[no-untyped-call]
+        passed = _Leaves.apply(state, group, *[inputs[i] for i in places]) if places else ()
         for i, tensor in zip(places, passed, strict=True):
             inputs[i] = tensor
 
@@ -97,7 +97,7 @@ class NoneGradients:
         if places:
             numbers = tuple(self.watched.index(i) for i in places)
             with torch.enable_grad():
-                seen = _Results.apply(state, numbers, *[outputs[i] for i in places])  # type: ignore[no-untyped-call]
+                seen = _Results.apply(state, numbers, *[outputs[i] for i in places])
             for i, tensor in zip(places, seen, strict=True):
                 outputs[i] = tensor
         return outputs

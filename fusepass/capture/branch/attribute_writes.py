@@ -166,17 +166,18 @@ def merge_attributes(
     for place in [*taken.bound, *(p for p in other.bound if p not in taken.bound)]:
         item, name = (taken.bound.get(place) or other.bound[place])[0], place[1]
         told = told_name(item, name)
-        values = [
+        left, right = (
             bound_value(writes.bound[place][1]) if place in writes.bound else None
             for writes in (taken, other)
-        ]
-        if None in values:
+        )
+        if left is None or right is None:
             text = f"one arm only binds {told}"
             older = taken.older(item, name)
-            joined = phi_of(*(older if v is None else v for v in values), text, outputs)
-        elif any(map(changes, values)):
-            joined = phi_of(*values, f"one arm deletes {told}", outputs)
+            left, right = (older if value is None else value for value in (left, right))
+            joined = phi_of(left, right, text, outputs)
+        elif changes(left) or changes(right):
+            joined = phi_of(left, right, f"one arm deletes {told}", outputs)
         else:
-            joined = merge(*values, told, outputs)
+            joined = merge(left, right, told, outputs)
         merged.append((item, name, joined))
     return merged

@@ -116,7 +116,7 @@ def _merge(
         raise Refusal(Reason.SIDE_EFFECT, f"an arm changes {name}, which is iterated over")
     text = f"one arm changes {name}"
     updates = [
-        (how, phi_of(*((value, UNCHANGED) if arm else (UNCHANGED, value)), text, outputs))
+        (how, phi_of(value if arm else UNCHANGED, UNCHANGED if arm else value, text, outputs))
         for side, arm in ((taken, True), (other, False))
         if side is not None
         for how, value in side.added

@@ -76,9 +76,9 @@ def find_loops(instructions: Sequence[Any]) -> tuple[Loop, ...]:
 
 
 def _dominates(a: int, b: int, dominator: dict[int, Any]) -> bool:
-    at: Any = b
+    at: int | None = b
     while at is not None and at != a:
-        up = dominator.get(at)
+        up: int | None = dominator.get(at)
         if up == at:
             return False
         at = up

@@ -101,7 +101,7 @@ def _starts_at_guard(
     jumps_if, keeps = jump_kind(translator.instructions[at].opname)
     if keeps:
         return False
-    leads = successors(translator.instructions)[at]
+    leads: Any = successors(translator.instructions)[at]
     enters = jumps_if if leads[1] == loop.head else not jumps_if
     stack_before = list(translator.stack)
     translator.stack.pop()

@@ -95,7 +95,7 @@ def exits_of(instructions: Sequence[Any], loop: Loop) -> tuple[tuple[Exit, ...],
 
 def followed(instructions: Sequence[Any], index: int, popped: int) -> Exit:
     """Go on over what only jumps, or takes the iterator of a ``for`` off the stack."""
-    leads = successors(instructions)
+    leads: list[Any] = successors(instructions)  # each of these leads on
     while True:
         name = instructions[index].opname
         after, jump, _ = leads[index]

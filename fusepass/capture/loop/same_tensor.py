@@ -87,10 +87,11 @@ def _choice(node: fx.Node) -> tuple[fx.Node, tuple[fx.Node, fx.Node]] | None:
     """The predicate and both sides of a selected value; None for any other."""
     if node.target is not operator.getitem or not isinstance(node.args[0], fx.Node):
         return None
-    made, position = node.args
-    if made.target is not select:  # type: ignore[union-attr]
+    args: Any = node.args
+    made, position = args
+    if made.target is not select:
         return None
-    predicate, taken, other = made.args  # type: ignore[union-attr]
+    predicate, taken, other = made.args
     return predicate, (taken[position], other[position])
 
 

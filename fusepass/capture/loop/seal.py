@@ -11,7 +11,7 @@ round to round as a copy; what the last round left is then copied into the tenso
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -183,7 +183,7 @@ class _Body:
 
     def _check_carried(self, keys: set[int]) -> None:
         """Note which carried tensors stay one object that each round writes (``x += step``)."""
-        others = memories([*self.operands, *self._initial()])
+        others: Sequence[int] = memories([*self.operands, *self._initial()])
         for one in self.traced.carried:
             if one.inside is None or keys.isdisjoint(memories([one.inside.as_proxy().node])):
                 continue

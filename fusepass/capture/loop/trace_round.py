@@ -152,6 +152,7 @@ class _Tracer:
             raise Refusal(Reason.LOOP, "the loop leads on to more than two places")
         self.carried: dict[str, Carried] = {}
         self.constants: dict[str, Any] = {}
+        self.kinds_left: dict[str, str] = {}  # of the numbers that only rounds bind, by name
 
     def trace(self) -> Traced:
         translator, start = self.translator, self.start
@@ -216,11 +217,11 @@ class _Tracer:
     def _loop_variable(self) -> Any:
         """The number that a ``for`` binds in this round."""
         first, count, step = self.start.items  # type: ignore[misc]
-        ends = sorted((first, first + (count - 1) * step))
-        self.numbers.ranges[COUNTER] = Range(*ends)
+        least, most = sorted((first, first + (count - 1) * step))
+        self.numbers.ranges[COUNTER] = Range(least, most)
         number = self.numbers.read(self.translator, self.carried[COUNTER].inside, "of the loop")
         source: Any = stack.number_node(number).args[0]  # type: ignore[union-attr]
-        source.meta[KNOWN_RANGE] = Range(*ends)
+        source.meta[KNOWN_RANGE] = Range(least, most)
         return number
 
     def _ends(self, translator: Any, number: Any, *values: Any) -> Any:
@@ -254,11 +255,6 @@ class _Tracer:
             raise Refusal(Reason.PYTHON_VALUE, f"{name!r} becomes a number in the loop")
         self.kinds_left[name] = _kind_of_dtype(made[0])
         return made[0]
-
-    @property
-    def kinds_left(self) -> dict[str, str]:
-        """Kinds of the numbers that only rounds bind, by name."""
-        return self.__dict__.setdefault("_kinds_left", {})
 
     def _finish(self, leaves: list[Any]) -> None:
         heads = [n for n in (FLAG, WHICH, COUNTER) if n in self.carried]

@@ -55,7 +55,8 @@ def make_code(
 
 def as_held(code: CodeType) -> list[Any]:
     """The instructions of a code object as Dynamo holds them, in the same places."""
-    return cleaned_instructions(code)  # type: ignore[no-any-return]
+    held: list[Any] = cleaned_instructions(code)
+    return held
 
 
 def copied(instruction: Any) -> Any:

@@ -50,7 +50,7 @@ def range_of_iterator(value: Any) -> tuple[int, int, int] | None:
     if type(value).__name__ != "RangeIteratorVariable":
         return None
     parts = value.start, value.len, value.step
-    return parts if all(type(part) is int for part in parts) else None  # type: ignore[return-value]
+    return parts if all(type(part) is int for part in parts) else None
 
 
 def key_parts(key: Any) -> list[tuple[Any, Any]] | None:

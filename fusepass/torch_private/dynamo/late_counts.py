@@ -12,7 +12,7 @@ import dis
 import inspect
 import operator
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch._dynamo import symbolic_convert
@@ -48,7 +48,7 @@ class _SumCache(LazyCache):
 class SumVariable(LazyVariableTracker):
     """The sum of a number that the program has not looked at and a constant."""
 
-    _nonvar_fields: ClassVar[set[str]] = {*LazyVariableTracker._nonvar_fields}
+    _nonvar_fields = {*LazyVariableTracker._nonvar_fields}  # noqa: RUF012
 
     def python_type(self) -> type:
         """The class of the sum, which the guard on the number's class fixes."""
@@ -107,14 +107,15 @@ def hook_counts(patches: Patches, in_arm: Callable[[Any], bool]) -> None:
 
 
 def _sum(translator: Any, instruction: Any) -> SumVariable | None:
-    function = _FUNCTIONS.get(instruction.argrepr or dis._nb_ops[instruction.arg][1])
+    function = _FUNCTIONS.get(instruction.argrepr or dis._nb_ops[instruction.arg][1])  # type: ignore[attr-defined]
     number, operand = translator.stack[-2:]
     if function is None or type(number) is not LazyConstantVariable or number.is_realized():
         return None
     known, python = constant_of(operand)
     if not known or type(python) not in _NUMBERS or type(number.peek_value()) not in _NUMBERS:
         return None
-    install_guard(number.source.make_guard(GuardBuilder.TYPE_MATCH))
+    source: Any = number.source
+    install_guard(source.make_guard(GuardBuilder.TYPE_MATCH))
     return SumVariable(_SumCache(function, number, operand))
 
 

@@ -323,7 +323,7 @@ def changed(container: Any, how: str, value: Any) -> Any:
     """Change a container, if the arm was taken that does so."""
     if value is Outcome.UNCHANGED:
         return container
-    kind = next(kind for kind in _PLAIN if isinstance(container, kind))
+    kind: Any = next(kind for kind in _PLAIN if isinstance(container, kind))
     if how == "store":
         for key, item in value[0]:
             kind.__setitem__(container, key, item)

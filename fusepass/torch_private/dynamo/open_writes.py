@@ -178,8 +178,8 @@ def with_older(value: Any, older: Any, told: str) -> Any:
         return older
     if not is_phi(value):
         return value
-    parts = (with_older(one, older, told) for one in (value.taken, value.other))
-    return PhiVariable(value.predicate, value.held, *parts, value.site, told)
+    taken, other = (with_older(one, older, told) for one in (value.taken, value.other))
+    return PhiVariable(value.predicate, value.held, taken, other, value.site, told)
 
 
 def _older(effects: Any, item: Any, name: str) -> Any:
