@@ -222,6 +222,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
         if policy.starts_at_jump(translator, frame, place, tested):
             return None
         _bound_work(frame, key)
+        policy.note_long_loop(translator, frame, place, tested)
         number = item_hooks.put_predicate(translator) if tested is None else None
         region = region_of(translator.f_code, translator.instructions)
         site = fork(translator, jump, region, frame, place, number)

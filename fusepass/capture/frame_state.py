@@ -111,6 +111,7 @@ class Frame:
         arms: the arms being traced, outermost first, as (site id, arm).
         active: jumps being forked, as (code, instruction index), to recognise loops.
         repeats: how often each jump was forked inside its own arms.
+        long_loops: by jump, what starts the frame again to capture the long loop around it.
         items: numbers that are not read, by graph node, and where the program reads them.
         stands_for: branches made while lowering a site, to the site.
         ungraded: what did not require grad before the arms being traced.
@@ -148,6 +149,7 @@ class Frame:
     arms: list[tuple[int, bool]] = field(default_factory=list)
     active: list[tuple[Any, int]] = field(default_factory=list)
     repeats: Counter[tuple[Any, int]] = field(default_factory=Counter)
+    long_loops: dict[tuple[Any, int], Callable[[], None]] = field(default_factory=dict)
     ungraded: UntrackedTensors = field(default_factory=UntrackedTensors)
     items: dict[fx.Node, Place] = field(default_factory=dict)
     stands_for: dict[int, int] = field(default_factory=dict)

@@ -104,7 +104,12 @@ def restart_without(frame: Frame, lost: Mapping[One, Why]) -> None:
 
 
 def restart_with_phis(frame: Frame, branch: Place, why: Why) -> NoReturn:
-    """Start the frame again, the numbers that the arms of a branch leave two known values each."""
+    """Start the frame again, the numbers that the arms of a branch leave two known values each.
+
+    In a long loop each round would double what a number may be: the loop is tried first.
+    """
+    if (try_loop := frame.long_loops.get(branch.instruction)) is not None:
+        try_loop()
     for broken, key in frame.attempts.broken:
         log.take_back(frame.compiler, broken, key)
     restart_leaving(frame, {(NUMBERS, branch.instruction): why})

@@ -39,6 +39,7 @@ from fusepass.torch_private.dynamo.phi_calls import hands_on
 _FOLDED = ("BINARY_OP", "COMPARE_OP", "CONTAINS_OP", "IS_OP", "TO_BOOL")
 _MOST_AGAIN = 3  # times the straight line
 _SLACK = 4096  # instructions
+_FORK = 32  # instructions that are as much work as to trace both ways and join them
 
 
 def _on_step(translator: Any) -> None:
@@ -50,9 +51,13 @@ def _on_step(translator: Any) -> None:
     frame = frame_of(translator.output)
     if frame is None:
         return
-    frame.steps += 1
+    _spend(frame, 1)
+
+
+def _spend(frame: Frame, work: int) -> None:
+    frame.steps += work
     if frame.arms_of_uses:
-        frame.steps_again += 1
+        frame.steps_again += work
         straight = frame.steps - frame.steps_again
         if frame.steps_again > _MOST_AGAIN * straight + _SLACK:
             text = "what follows would be traced more than four times, once for each value"
@@ -185,6 +190,7 @@ def _fork(translator: Any, frame: Frame, phi: PhiVariable) -> None:
     join = _join(translator, index)
     branch = OpenBranch(translator, frame, site, before, starts, predicate, join, place)
     with _counted(frame, place.instruction):
+        _spend(frame, _FORK)
         made = fork_operands(branch)
     _note(frame, made, place)
 

@@ -219,6 +219,16 @@ def untried(
     return None
 
 
+def note_long_loop(translator: Any, frame: Frame, place: Place, tested: Any) -> None:
+    """Note what captures the loop around a branch, if it is not tried and has many rounds."""
+    at = translator.instruction_pointer - 1
+    fed = [found for found in map(range_of_iterator, translator.stack) if found is not None]
+    if any(found[1] >= MOST_UNROLLED for found in fed):
+        again = untried(translator, frame, place, tested, at)
+        if again is not None:
+            frame.long_loops[place.instruction] = again
+
+
 def _is_about(translator: Any, loop: Loop, at: int) -> bool:
     """Whether a jump is in a loop, or leads to its head, that tensors end or a range feeds."""
     if at in loop.members:
