@@ -35,6 +35,7 @@ from fusepass.torch_private.dynamo.helpers_in_code import range_of_iterator
 from fusepass.torch_private.dynamo.hooks import jump_kind
 
 MOST_UNROLLED = 32
+_FILLS = ("LIST_APPEND", "SET_ADD", "MAP_ADD")
 _WANTED, _REFUSED, _FOUND = "loop", "loop refused", "loop found"
 
 
@@ -231,6 +232,8 @@ def note_long_loop(translator: Any, frame: Frame, place: Place, tested: Any) -> 
 
 def _is_about(translator: Any, loop: Loop, at: int) -> bool:
     """Whether a jump is in a loop, or leads to its head, that tensors end or a range feeds."""
+    if _fills_what_is_below(translator, loop):
+        return False
     if at in loop.members:
         fed = loop.iterates and any(map(range_of_iterator, translator.stack))
         return bool(loop.tests) or fed
@@ -244,6 +247,12 @@ def _want(translator: Any, frame: Frame, loop: Loop, place: Place, tested: Any) 
     frame.attempts.kept[_FOUND, key] = (place, device)
     text = "the loop is captured as a loop"
     restart_leaving(frame, {(_WANTED, key): (Reason.LOOP, text)})
+
+
+def _fills_what_is_below(translator: Any, loop: Loop) -> bool:
+    """Whether it is a comprehension's: what it fills is on the stack below the iterator."""
+    body = (translator.instructions[i] for i in loop.members)
+    return any(one.opname in _FILLS and one.arg >= 2 for one in body)
 
 
 def guarded_loop(translator: Any, at: int) -> Loop | None:
