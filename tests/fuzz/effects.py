@@ -15,7 +15,7 @@ KINDS = {
     "write_buffer": 7,
     "write_attribute": 8,
     "rebind_attribute": 9,
-    "register_buffer": 40,
+    "register_buffer": 46,
     "list_mutation": 8,
     "dict_mutation": 9,
     "python_attribute": 9,

@@ -9,10 +9,10 @@ from tests.fuzz.values import data, fresh
 FORMS = {
     "print_tensor": 5,
     "print_number": 5,
-    "print_formatted": 4,
-    "print_container": 4,
+    "print_formatted": 5,
+    "print_container": 5,
     "logged": 5,
-    "warned": 5,
+    "warned": 6,
     "print_moment": 5,
     "print_between": 5,
 }

@@ -30,11 +30,9 @@ def branch(x: Tensor) -> Tensor:
 
 
 def breaks(x: Tensor) -> Tensor:
-    way = "down"
-    if x.sum() > 0:  # an arm that leaves another text stays
-        way = "up"
-        x = x + 1
-    return x * len(way)
+    if x.sum() > 0:  # the arms leave tensors of different shapes
+        x = x.sum(0, keepdim=True) + 1
+    return x * 2
 
 
 class Net(nn.Module):

@@ -24,8 +24,9 @@ def op_by_op() -> Iterator[None]:
 
 
 def breaks(x: Tensor) -> Tensor:
-    text = "a" if x.sum() > 0 else "b"
-    return x * len(text)
+    if x.sum() > 0:  # the arms leave tensors of different shapes
+        x = x.sum(0, keepdim=True)
+    return x * 3
 
 
 def test_columns_stay_apart() -> None:
