@@ -12,8 +12,8 @@ from tests.fuzz.predicates import one_element, predicate, single, static
 from tests.fuzz.values import data, scalar
 
 FORMS = {
-    "if_else": 26,
-    "else_less": 18,
+    "if_else": 28,
+    "else_less": 20,
     "elif": 5,
     "ternary": 4,
     "early_return": 8,

@@ -19,16 +19,16 @@ _CONTAINERS = {
     "leaves_dataclass": ("Bundle({0}, {1})", "{2}.main", "{2}.extra"),
 }
 KINDS = {
-    "leaves_tensor": 3,
-    "leaves_tuple": 9,
-    "leaves_list": 11,
-    "leaves_dict": 9,
-    "leaves_namedtuple": 9,
-    "leaves_dataclass": 8,
+    "leaves_tensor": 2,
+    "leaves_tuple": 11,
+    "leaves_list": 10,
+    "leaves_dict": 10,
+    "leaves_namedtuple": 11,
+    "leaves_dataclass": 10,
     "leaves_number": 10,
-    "leaves_constant": 8,
-    "leaves_dead": 8,
-    "leaves_waiting": 12,
+    "leaves_constant": 10,
+    "leaves_dead": 10,
+    "leaves_waiting": 11,
     "mismatch": 1,
 }
 
