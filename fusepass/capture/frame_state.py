@@ -123,6 +123,8 @@ class Frame:
         written: what the graph has written so far.
         steps: instructions traced since the first value that is one of two.
         steps_again: those of them that are traced for one of its values only.
+        folded: results of known values that are one of two, by predicate and sides: equal ones are
+            one object, so that a counter of n rounds takes n values, not two to the power of n.
         arms_of_uses: how many instructions are being traced so, inside one another.
         settled: whether the graph is complete, and nothing more is traced.
         in_message: whether what is traced is only a message: of an exception, or of a line.
@@ -158,6 +160,7 @@ class Frame:
     written: MemoryWrites = field(default_factory=MemoryWrites)
     steps: int = 0
     steps_again: int = 0
+    folded: dict[Any, Any] = field(default_factory=dict)
     arms_of_uses: int = 0
     selections: dict[fx.Node, Place] = field(default_factory=dict)
     empties: dict[int, Place] = field(default_factory=dict)
@@ -278,7 +281,7 @@ def any_frame_of(output_graph: Any) -> Frame | None:
 
 
 def in_arm(output_graph: Any) -> bool:
-    """Whether an arm of a branch is being traced; a frame that captured nothing yet is not asked."""
+    """Whether an arm is being traced; a frame that captured nothing yet is not asked."""
     frame = output_graph.__dict__.get(_FRAME)
     return frame is not None and not frame.plain and bool(frame.arms)
 

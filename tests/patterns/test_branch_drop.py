@@ -255,7 +255,13 @@ def test_a_weight_in_the_arm_has_no_gradient_where_it_is_not_taken() -> None:
         return h
 
     decided, _ = compiled_with_rules(program, [SOME, -SOME.abs() - 1], grad=True)
-    assert {treatment for treatment, _ in decided} == {"keep"}
+    assert {treatment for treatment, _ in decided} == {"drop"}
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    for x, taken in ((SOME, True), (-SOME.abs() - 1, False)):
+        weight.grad = None
+        h = x.clone().requires_grad_()
+        compiled(h).sum().backward()
+        assert (weight.grad is not None) is taken
 
 
 def test_no_nan_from_what_is_not_stored() -> None:

@@ -183,9 +183,16 @@ class _Folding:
                 same = [stack.constant_of(side) for side in sides]
                 if same[0][0] and same[1][0] and _equal(same[0][1], same[1][1]):
                     return sides[0]
-                parts = value.predicate, value.held, *sides, value.site, value.told
-                return make_phi(self.translator, *parts)
+                return self._choice(value, sides)
         return self._leaf(values)
+
+    def _choice(self, like: PhiVariable, sides: list[Any]) -> Any:
+        """One of two results, by the predicate of an operand; the same object for equal results."""
+        key = id(like.predicate), *map(_identity, sides)
+        parts = like.predicate, like.held, *sides, like.site, like.told
+        if key not in self.frame.folded:
+            self.frame.folded[key] = make_phi(self.translator, *parts), parts  # which stay alive
+        return self.frame.folded[key][0]
 
     def _is_operand(self, place: int) -> bool:
         name = self.translator.current_instruction.opname
@@ -214,6 +221,12 @@ class _Folding:
             return bool(stack.constant_of(value)[1])
         sides = self._truth(value.taken), self._truth(value.other)
         return logical_choice(self.translator, tested_now(self.frame, value), *sides)
+
+
+def _identity(side: Any) -> Any:
+    constant, python = stack.constant_of(side)
+    told = constant and isinstance(python, (bool, int, str, type(None)))
+    return (type(python), python) if told else id(side)
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -39,6 +39,7 @@ from fusepass.torch_private.dynamo.phi_calls import hands_on
 _FOLDED = ("BINARY_OP", "COMPARE_OP", "CONTAINS_OP", "IS_OP", "TO_BOOL")
 _MOST_AGAIN = 3  # times the straight line
 _SLACK = 4096  # instructions
+_MOST_INSIDE = 4  # forks of one instruction inside one another: two to that power of values
 _FORK = 32  # instructions that are as much work as to trace both ways and join them
 
 
@@ -182,6 +183,8 @@ def _jump(translator: Any, jump: Any, frame: Frame, original: Callable[[], None]
 def _fork(translator: Any, frame: Frame, phi: PhiVariable) -> None:
     """Trace the instruction at hand with the values of either arm, and join behind it."""
     place = _use_at(translator)
+    if frame.active.count(place.instruction) >= _MOST_INSIDE:
+        raise Refusal(Reason.PYTHON_VALUE, "there it may be one of many values")
     index = translator.instruction_pointer - 1
     before = Bindings(translator)
     predicate = tested_now(frame, phi)

@@ -22,11 +22,12 @@ from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import deferred_values
 from fusepass.torch_private.dynamo.containers import container_items, kind_of
 from fusepass.torch_private.dynamo.errors.raising import exception_parts
-from fusepass.torch_private.dynamo.phi import choose, is_phi
+from fusepass.torch_private.dynamo.phi import choose, is_phi, nesting
 from fusepass.torch_private.dynamo.stack import is_any_tensor, number_node, realized
 from fusepass.torch_private.fx.graphs import call_target
 from fusepass.torch_private.fx.tensor_kinds import why_not_plain
 
+_MOST_NESTED = 8  # two to that power of texts
 _MOST_STEPS = 2000  # of one message; a text added to itself is followed twice
 _MOST_NESTED = 100  # each is a few calls of Python, when it is traced and when it is made
 
@@ -175,6 +176,8 @@ class ValueWriter:
         if number is not None:
             return OperandValue(self.position(number, CONTENTS))
         if is_phi(tracked):
+            if nesting(tracked) > _MOST_NESTED:
+                raise Refusal(self.reason, "the message shows a value that many branches decide")
             tested = self._tensor(tracked.held, CONTENTS)
             sides = (self.value(one, look) for one in (tracked.taken, tracked.other))
             return CallValue(choose, (tested, *sides))

@@ -31,6 +31,7 @@ from fusepass.torch_private.dynamo.scalars.unbacked_scalars import unknown_numbe
 from fusepass.torch_private.dynamo.stack import wrap_tensor
 from fusepass.torch_private.fx.graphs import tree_map
 
+_MOST = 512  # calls that are made with either number
 _DIFFERS = "a Python number differs between the arms"
 NUMBER = "fusepass_number"  # meta key on a choice node: its Branch
 
@@ -79,9 +80,14 @@ def lower_numbers(
     lost: dict[int, tuple[Reason, str]] = {}
     recorder = NodeRecorder(graph, fake_mode)
     todo = [node for node in graph.nodes if NUMBER in node.meta]
+    doubled = 0
     while todo:
         node = todo.pop()
         for user in list(node.users):
+            doubled += 1
+            if doubled > _MOST:  # a number of many branches may be two to that power of numbers
+                text = f"{_DIFFERS}, and it may be one of many"
+                return {node.meta[NUMBER].site: (Reason.PYTHON_VALUE, text)}
             made = _number(node, user) or _tensor(node, user, recorder, new_site)
             if made is None:
                 text = f"{_DIFFERS}, and {special_or_transformed_reason(user) or _use(user)}"

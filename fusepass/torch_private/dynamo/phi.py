@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import fx
 from torch._dynamo import symbolic_convert
-from torch._dynamo.bytecode_transformation import create_call_function
+from torch._dynamo.bytecode_transformation import create_call_function, create_instruction
 from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.variables.base import VariableTracker
@@ -73,12 +73,71 @@ class PhiVariable(VariableTracker):
 
 
 def write_choice(codegen: Any, phi: PhiVariable) -> None:
-    """Write a call of :func:`choose`: the one place where code behind a graph asks a predicate."""
-    codegen.add_push_null(lambda: codegen.load_import_from(__name__, choose.__name__))
-    codegen(phi.held)
-    codegen(phi.taken)
-    codegen(phi.other)
+    """Write the choice of a value: the one place where code behind a graph asks a predicate.
+
+    Values that are one of two may hold one another in many ways, so each is written once.
+    """
+    if not (is_phi(phi.taken) or is_phi(phi.other)):
+        codegen.add_push_null(lambda: codegen.load_import_from(__name__, choose.__name__))
+        codegen(phi.held)
+        codegen(phi.taken)
+        codegen(phi.other)
+        codegen.extend_output(create_call_function(3, False))
+        return
+    steps, tested, leaves = _in_steps(phi)
+    codegen.add_push_null(lambda: codegen.load_import_from(__name__, choose_among.__name__))
+    codegen.append_output(codegen.create_load_const(steps))
+    for values in (tested, leaves):
+        for value in values:
+            codegen(value)
+        codegen.append_output(create_instruction("BUILD_TUPLE", arg=len(values)))
     codegen.extend_output(create_call_function(3, False))
+
+
+def _in_steps(phi: PhiVariable) -> tuple[tuple[tuple[int, int, int], ...], list[Any], list[Any]]:
+    """All values in one, each as (predicate, taken, other), and the predicates and other values.
+
+    A number below zero is ``~`` of a step, any other one of the other values; the last step is the
+    value itself.
+    """
+    steps: list[tuple[int, int, int]] = []
+    tested: dict[int, tuple[int, Any]] = {}
+    leaves: dict[int, tuple[int, Any]] = {}
+    made: dict[int, int] = {}
+
+    def number(known: dict[int, tuple[int, Any]], value: Any) -> int:
+        return known.setdefault(id(value), (len(known), value))[0]
+
+    def refer(value: Any) -> int:
+        return ~made[id(value)] if is_phi(value) else number(leaves, value)
+
+    todo = [phi]
+    while todo:
+        value = todo[-1]
+        waits = [v for v in (value.taken, value.other) if is_phi(v) and id(v) not in made]
+        if waits:
+            todo += waits
+            continue
+        todo.pop()
+        if id(value) not in made:
+            step = number(tested, value.held), refer(value.taken), refer(value.other)
+            made[id(value)] = len(steps)
+            steps.append(step)
+    return tuple(steps), [v for _, v in tested.values()], [v for _, v in leaves.values()]
+
+
+def nesting(value: Any) -> int:
+    """How many values that are one of two stand in one another in a tracked value."""
+    known: dict[int, int] = {}
+    todo = [value] if is_phi(value) else []
+    while todo:
+        phi = todo[-1]
+        sides = [side for side in (phi.taken, phi.other) if is_phi(side)]
+        waits = [side for side in sides if id(side) not in known]
+        if not waits:
+            known[id(todo.pop())] = 1 + max((known[id(side)] for side in sides), default=0)
+        todo += waits
+    return known.get(id(value), 0)
 
 
 def choose(predicate: Any, taken: Any, other: Any) -> Any:
@@ -86,7 +145,19 @@ def choose(predicate: Any, taken: Any, other: Any) -> Any:
     return taken if bool(predicate) else other
 
 
-skip_code(choose.__code__)  # else Dynamo, which sees every call, would compile it
+def choose_among(
+    steps: tuple[tuple[int, int, int], ...], predicates: tuple[Any, ...], leaves: tuple[Any, ...]
+) -> Any:
+    """The one of several objects that branches leave; ``steps`` as :func:`_in_steps` gives them."""
+    at = ~(len(steps) - 1)
+    while at < 0:
+        predicate, taken, other = steps[~at]
+        at = taken if bool(predicates[predicate]) else other
+    return leaves[at]
+
+
+for _function in (choose, choose_among):
+    skip_code(_function.__code__)  # else Dynamo, which sees every call, would compile it
 
 
 class PhiAsked(Exception):
