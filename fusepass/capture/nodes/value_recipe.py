@@ -22,12 +22,12 @@ from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import deferred_values
 from fusepass.torch_private.dynamo.containers import container_items, kind_of
 from fusepass.torch_private.dynamo.errors.raising import exception_parts
-from fusepass.torch_private.dynamo.phi import choose, is_phi, nesting
+from fusepass.torch_private.dynamo.phi import PhiVariable, choose, is_phi
 from fusepass.torch_private.dynamo.stack import is_any_tensor, number_node, realized
 from fusepass.torch_private.fx.graphs import call_target
 from fusepass.torch_private.fx.tensor_kinds import why_not_plain
 
-_MOST_NESTED = 8  # two to that power of texts
+_MOST_NESTED = 4  # two to that power of texts, each made of several values
 _MOST_STEPS = 2000  # of one message; a text added to itself is followed twice
 _MOST_NESTED = 100  # each is a few calls of Python, when it is traced and when it is made
 
@@ -144,6 +144,7 @@ class ValueWriter:
         self.looks: list[str] = []
         self.begun_before: set[int] = set()
         self._in_older_text = False
+        self._choices = 0  # that stand in one another
         self._steps = self._depth = 0
 
     @property
@@ -164,6 +165,16 @@ class ValueWriter:
             raise Refusal(self.reason, "the exception was not made where it is used")
         return self.call(*parts)
 
+    def _choice(self, phi: PhiVariable, look: str) -> Recipe:
+        """Write the recipe of a value that is one of two, which may hold others."""
+        if self._choices >= _MOST_NESTED:
+            raise Refusal(self.reason, "the message shows a value that many branches decide")
+        self._choices += 1
+        tested = self._tensor(phi.held, CONTENTS)
+        sides = [self.value(one, look) for one in (phi.taken, phi.other)]
+        self._choices -= 1
+        return CallValue(choose, (tested, *sides))
+
     def value(self, tracked: Any, look: str = WHOLE) -> Recipe:
         """Write the recipe of one tracked value with a look; refuse what cannot be kept."""
         tracked = realized(tracked)
@@ -176,11 +187,7 @@ class ValueWriter:
         if number is not None:
             return OperandValue(self.position(number, CONTENTS))
         if is_phi(tracked):
-            if nesting(tracked) > _MOST_NESTED:
-                raise Refusal(self.reason, "the message shows a value that many branches decide")
-            tested = self._tensor(tracked.held, CONTENTS)
-            sides = (self.value(one, look) for one in (tracked.taken, tracked.other))
-            return CallValue(choose, (tested, *sides))
+            return self._choice(tracked, look)
         late = deferred_values.late_parts(tracked)
         if late is not None:
             outer = self._in_older_text

@@ -126,20 +126,6 @@ def _in_steps(phi: PhiVariable) -> tuple[tuple[tuple[int, int, int], ...], list[
     return tuple(steps), [v for _, v in tested.values()], [v for _, v in leaves.values()]
 
 
-def nesting(value: Any) -> int:
-    """How many values that are one of two stand in one another in a tracked value."""
-    known: dict[int, int] = {}
-    todo = [value] if is_phi(value) else []
-    while todo:
-        phi = todo[-1]
-        sides = [side for side in (phi.taken, phi.other) if is_phi(side)]
-        waits = [side for side in sides if id(side) not in known]
-        if not waits:
-            known[id(todo.pop())] = 1 + max((known[id(side)] for side in sides), default=0)
-        todo += waits
-    return known.get(id(value), 0)
-
-
 def choose(predicate: Any, taken: Any, other: Any) -> Any:
     """The one of two objects that a program's branch leaves; reads the predicate back."""
     return taken if bool(predicate) else other
