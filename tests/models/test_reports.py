@@ -25,6 +25,7 @@ def test_there_are_enough_and_each_names_its_report() -> None:
     assert all(one.url.startswith("https://") for one in load())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("report", "context"), CASES)
 def test_report_equals_eager(report: Report, context: str) -> None:
     outcome = outcome_of(report, context)

@@ -322,6 +322,7 @@ def test_a_fresh_tensor_where_options_permit_one() -> None:
     assert_one_graph(run)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("function", [step, accept, chained, VIEWS["two"]])
 def test_through_inductor(function: Callable[..., Any]) -> None:
     def program(x: Tensor, y: Tensor) -> Any:

@@ -313,6 +313,7 @@ SCENARIOS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("codegen", CODEGENS)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
 def test_as_eager(scenario: Scenario, codegen: str) -> None:
@@ -346,6 +347,7 @@ def test_second_derivatives(scenario: Scenario) -> None:
     check(scenario, "eager")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", [both_results, one_after_the_other, hooks_afterwards])
 def test_through_inductor(scenario: Scenario) -> None:

@@ -97,6 +97,7 @@ def train(
     return losses
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("make", [adamw, sgd])
 def test_same_curve_op_by_op(make: Any, autocast: bool) -> None:

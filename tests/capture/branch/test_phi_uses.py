@@ -56,12 +56,14 @@ COMPILED = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("program", COMPILED)
 def test_inductor(program: Callable[[Tensor], Any]) -> None:
     side_by_side(program, *FOUR, by_rule=True, codegen="inductor")
     side_by_side(program, *FOUR, by_rule=True, codegen="inductor", grad=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "program", [joins.is_none, joins.options_of_a_call, joins.shape_of_it, joins.list_length]
 )
@@ -69,6 +71,7 @@ def test_dynamic_shapes(program: Callable[[Tensor], Any]) -> None:
     side_by_side(program, *FOUR, dynamic=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "program", [joins.is_none, joins.flags, joins.exit_index, joins.key, joins.types]
 )
