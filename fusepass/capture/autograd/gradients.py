@@ -215,8 +215,9 @@ def _is_one_sided(result: fx.Node) -> bool:
 
     In other calls it is a result that no loss uses, and gets the zeros that torch gives those.
     """
-    source = result.args[0] if result.args else None
-    return isinstance(source, fx.Node) and result.args[1] in source.meta.get(ONE_SIDED, {})
+    source = result.args[0] if len(result.args) == 2 else None
+    sides = source.meta.get(ONE_SIDED) if isinstance(source, fx.Node) else None
+    return bool(sides) and result.args[1] in sides  # type: ignore[operator]
 
 
 def _names(nodes: list[fx.Node]) -> str:

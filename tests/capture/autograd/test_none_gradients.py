@@ -507,3 +507,25 @@ def test_a_leaf_may_be_a_result_in_a_later_call() -> None:
                 call(x, leaf if is_leaf else leaf * 1).sum().backward()
                 found.append((x.grad, leaf.grad))
             same(*found, f"{sign}, {is_leaf}")
+
+
+def of_one_operand(x: Tensor) -> Tensor:
+    n = x.log()
+    y = n * 2 if x.sum() > 0 else x * 3
+    return torch.relu(y)
+
+
+def of_a_slice(x: Tensor) -> Tensor:
+    n = x.log()
+    y = n * 2 if x.sum() > 0 else x * 3
+    return y[1:]
+
+
+@pytest.mark.parametrize("program", [of_one_operand, of_a_slice])
+def test_a_result_is_any_operation(program: Program) -> None:
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    for value in (2.0, -2.0):
+        sides = [torch.full((3,), value, requires_grad=True) for _ in range(2)]
+        for run, x in zip((program, compiled), sides, strict=True):
+            run(x).sum().backward()
+        assert torch.equal(sides[0].grad, sides[1].grad)
