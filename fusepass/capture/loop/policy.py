@@ -32,7 +32,7 @@ from fusepass.report import log
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.helpers_in_code import range_of_iterator
-from fusepass.torch_private.dynamo.hooks import jump_kind
+from fusepass.torch_private.dynamo.hooks import Attempts, jump_kind
 
 MOST_UNROLLED = 32
 _FILLS = ("LIST_APPEND", "SET_ADD", "MAP_ADD")
@@ -149,8 +149,7 @@ def starts_at_head(translator: Any) -> bool:
 
 def heads_wanted(translator: Any) -> frozenset[int]:
     """Where loops begin that are to be captured in the code that a translator traces."""
-    frame = frame_of(translator.output)
-    kept = frame.attempts.kept if frame is not None and frame.attempts is not None else {}
+    kept = Attempts(translator.output).kept  # asked of every frame, also of those of others
     marks = (key for rule, key in kept if rule == _WANTED)
     return frozenset(at for code, at in marks if code is translator.f_code)
 

@@ -27,9 +27,9 @@ from fusepass.torch_private.dynamo.stack import is_any_tensor, number_node, real
 from fusepass.torch_private.fx.graphs import call_target
 from fusepass.torch_private.fx.tensor_kinds import why_not_plain
 
-_MOST_NESTED = 4  # two to that power of texts, each made of several values
 _MOST_STEPS = 2000  # of one message; a text added to itself is followed twice
 _MOST_NESTED = 100  # each is a few calls of Python, when it is traced and when it is made
+_MOST_CHOICES = 6  # in one another; two to that power of texts
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class ValueWriter:
 
     def _choice(self, phi: PhiVariable, look: str) -> Recipe:
         """Write the recipe of a value that is one of two, which may hold others."""
-        if self._choices >= _MOST_NESTED:
+        if self._choices >= _MOST_CHOICES:
             raise Refusal(self.reason, "the message shows a value that many branches decide")
         self._choices += 1
         tested = self._tensor(phi.held, CONTENTS)
