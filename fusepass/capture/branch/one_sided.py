@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fusepass.capture.branch.known_outcomes import tested_now
 from fusepass.capture.branch.outputs import Outputs, PendingContainer, PendingPhi
 from fusepass.capture.branch.phi_truth import may_be_truth
 from fusepass.capture.refusal import Refusal
@@ -99,11 +100,11 @@ def _parts(value: Any, arm: bool, told: str, outputs: Outputs) -> Any:
 
 def _inner(phi: PhiVariable, arm: bool, told: str, outputs: Outputs) -> Any:
     """A value that a branch inside the arm, or in front of it, left."""
-    predicate = phi.predicate
-    if outputs.is_made(predicate.as_proxy().node):
-        predicate = outputs.add_one_sided(predicate, arm)
+    tested = predicate = tested_now(outputs.arms.branch.frame, phi)
+    if outputs.is_made(tested.as_proxy().node):
+        predicate = outputs.add_one_sided(tested, arm)
     taken = _exported(phi.taken, arm, told, outputs)
     other = _exported(phi.other, arm, told, outputs)
-    if predicate is phi.predicate and taken is phi.taken and other is phi.other:
+    if predicate is tested and taken is phi.taken and other is phi.other:
         return phi
     return PendingPhi(predicate, taken, other, phi.told)

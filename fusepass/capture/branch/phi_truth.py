@@ -188,7 +188,8 @@ class _Folding:
 
     def _choice(self, like: PhiVariable, sides: list[Any]) -> Any:
         """One of two results, by the predicate of an operand; the same object for equal results."""
-        key = id(like.predicate), *map(_identity, sides)
+        tested = tested_now(self.frame, like)  # the predicate may be another one by now
+        key = id(tested), *map(_identity, sides)
         parts = like.predicate, like.held, *sides, like.site, like.told
         if key not in self.frame.folded:
             self.frame.folded[key] = make_phi(self.translator, *parts), parts  # which stay alive

@@ -145,3 +145,72 @@ def test_work_is_bounded() -> None:
         return x
 
     side_by_side(program, *FOUR[:2])
+
+
+def folded_before_and_after(x: Tensor) -> tuple[Tensor, str, str]:
+    flag = x[0] > 0
+    name = "a"
+    if flag:
+        name = "b"
+    first = name + "z"
+    flag.logical_not_()
+    name = "a"
+    if flag:
+        name = "b"
+    return x + 1, first, name + "z"
+
+
+def folded_after(x: Tensor) -> tuple[Tensor, str, str]:
+    flag = x[0] > 0
+    first = second = "a"
+    if flag:
+        first = "b"
+    flag.logical_xor_(x[1] > 0)
+    if flag:
+        second = "b"
+    return x + 1, first + "z", second + "z"
+
+
+def tested_again(x: Tensor) -> Tensor:
+    flag = x[0] > 0
+    for _ in range(3):
+        name = "right" if flag else "left"
+        flag.logical_not_()
+        x = x * 2 + 1 if name == "right" else x * 2
+    return x
+
+
+def written_in_the_arm_around(x: Tensor) -> tuple[Tensor, Tensor | None]:
+    made = None
+    if x[1] > 0:
+        flag = x[0] > 0
+        if flag:
+            made = x * 2
+        flag.logical_not_()
+    return x + 1 if made is None else made, made
+
+
+def left_in_an_arm_that_writes(x: Tensor) -> tuple[Tensor, Any]:
+    flag = x[0] > 0
+    name = None
+    if flag:
+        name = "a"
+    kept = None
+    if x[1] > 0:
+        flag.logical_not_()
+        kept = (name, x * 3)
+    return x + 1, kept
+
+
+WRITTEN = [
+    folded_before_and_after,
+    folded_after,
+    tested_again,
+    written_in_the_arm_around,
+    left_in_an_arm_that_writes,
+]
+
+
+@pytest.mark.parametrize("program", WRITTEN)
+def test_a_predicate_written_later_decides_nothing_older(program: Callable[[Tensor], Any]) -> None:
+    side_by_side(program, *FOUR).only("where", "pure_total")
