@@ -17,7 +17,7 @@ from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.nodes.predicate import as_bool_scalar, held_predicate
 from fusepass.capture.refusal import Refusal
 from fusepass.torch_private.dynamo import stack
-from fusepass.torch_private.dynamo.phi import PhiVariable, is_phi, make_phi
+from fusepass.torch_private.dynamo.phi import PhiVariable, is_phi, leaves_of, make_phi
 
 _MOST = 256  # combinations of known values that are worked out
 Leaf = Callable[[Any], Any]
@@ -104,14 +104,12 @@ def is_truth(value: Any) -> bool:
     """Whether a value that is one of two is a truth value."""
     if not is_phi(value):
         return False
-    sides = [stack.constant_of(side) for side in (value.taken, value.other)]
-    return all(known and isinstance(python, bool) for known, python in sides)
+    return _is_bool(value.taken) and _is_bool(value.other)
 
 
 def may_be_truth(value: Any) -> bool:
     """Whether a value is a truth value, known or not."""
-    constant, python = stack.constant_of(value)
-    return is_truth(value) or (constant and isinstance(python, bool))
+    return is_truth(value) or _is_bool(value)
 
 
 def truth_phi(translator: Any, truth: Any, like: PhiVariable) -> Any:
@@ -155,8 +153,8 @@ class _Folding:
         phi = next(value for value in reversed(self.before) if is_phi(value))
         result = self._of(self.before)
         depth = self.depth
-        if _all_bool(result):
-            result = truth_phi(self.translator, self._truth(result), phi)
+        if all(map(_is_bool, leaves_of(result))):
+            result = truth_phi(self.translator, truth_of(self.translator, result), phi)
         return [*self.before[: depth - 1], result]
 
     def _of(self, values: list[Any]) -> Any:
@@ -217,12 +215,6 @@ class _Folding:
             raise Undecided
         return result
 
-    def _truth(self, value: Any) -> Any:
-        if not is_phi(value):
-            return bool(stack.constant_of(value)[1])
-        sides = self._truth(value.taken), self._truth(value.other)
-        return logical_choice(self.translator, tested_now(self.frame, value), *sides)
-
 
 def _identity(side: Any) -> Any:
     constant, python = stack.constant_of(side)
@@ -234,8 +226,6 @@ def _equal(a: Any, b: Any) -> bool:
     return type(a) is type(b) and isinstance(a, (bool, int, str, type(None))) and a == b
 
 
-def _all_bool(value: Any) -> bool:
-    if is_phi(value):
-        return _all_bool(value.taken) and _all_bool(value.other)
+def _is_bool(value: Any) -> bool:
     constant, python = stack.constant_of(value)
     return constant and isinstance(python, bool)

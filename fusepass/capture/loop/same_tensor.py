@@ -25,6 +25,7 @@ from fusepass.capture.refusal import Refusal
 from fusepass.capture.restarts import Why
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories, memory_of
+from fusepass.graph.dataflow.reached import reached
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
 
@@ -67,20 +68,30 @@ def _is_input(node: fx.Node) -> bool:
 
 def _same(translator: Any, numbers: Numbers, node: fx.Node, inside: fx.Node) -> Any:
     """A tracked 0-d bool: whether a value is what the round was given; None if it never is."""
-    if node is inside:
-        return numbers.full(translator, True)
-    chosen = _choice(node)
-    if chosen is None:
-        if memory_of(node) == memory_of(inside):
-            raise Refusal(Reason.ALIAS, "the loop hands on a view of a tensor it was given")
-        return None
-    predicate, sides = chosen
-    found = [_same(translator, numbers, side, inside) for side in sides]
-    if found == [None, None]:
-        return None
-    made = [numbers.full(translator, False) if one is None else one for one in found]
-    args = (stack.proxy_of(translator, predicate), *(one.as_proxy() for one in made))
-    return stack.wrap_call(translator, "call_function", torch.where, args, {})
+    known: dict[fx.Node, Any] = {}
+
+    def answer(node: fx.Node) -> Any:
+        if node not in known:
+            known[node] = work_out(node)
+        return known[node]
+
+    def work_out(node: fx.Node) -> Any:
+        if node is inside:
+            return numbers.full(translator, True)
+        chosen = _choice(node)
+        if chosen is None:
+            if memory_of(node) == memory_of(inside):
+                raise Refusal(Reason.ALIAS, "the loop hands on a view of a tensor it was given")
+            return None
+        predicate, sides = chosen
+        found = [answer(side) for side in sides]
+        if found == [None, None]:
+            return None
+        made = [numbers.full(translator, False) if one is None else one for one in found]
+        args = (stack.proxy_of(translator, predicate), *(one.as_proxy() for one in made))
+        return stack.wrap_call(translator, "call_function", torch.where, args, {})
+
+    return answer(node)
 
 
 def _choice(node: fx.Node) -> tuple[fx.Node, tuple[fx.Node, fx.Node]] | None:
@@ -96,12 +107,12 @@ def _choice(node: fx.Node) -> tuple[fx.Node, tuple[fx.Node, fx.Node]] | None:
 
 
 def _roots(node: fx.Node) -> Iterator[fx.Node]:
+    return (one for one in reached([node], _sides) if _choice(one) is None)
+
+
+def _sides(node: fx.Node) -> tuple[fx.Node, ...]:
     chosen = _choice(node)
-    if chosen is None:
-        yield node
-    else:
-        for side in chosen[1]:
-            yield from _roots(side)
+    return () if chosen is None else chosen[1]
 
 
 def facts_of(

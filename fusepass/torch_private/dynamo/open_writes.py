@@ -19,7 +19,7 @@ from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.variables import DeletedVariable, dicts
 from torch._dynamo.variables.base import VariableTracker
 
-from fusepass.torch_private.dynamo.phi import PhiVariable, is_phi
+from fusepass.torch_private.dynamo.phi import PhiVariable, is_phi, leaves_of
 from fusepass.torch_private.dynamo.stack import OBSERVED_EXCEPTIONS, constant, current_translator
 from fusepass.torch_private.patches import IsOurs, Patches, Theirs
 
@@ -62,17 +62,7 @@ def changes(value: Any) -> bool:
 
 def is_open(value: Any) -> bool:
     """Whether a tracked value may stand for an attribute that stays as it is, or goes."""
-    return is_phi(value) and any(isinstance(one, _OutcomeVariable) for one in _leaves(value))
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    todo = [value]
-    while todo:
-        one = todo.pop()
-        if is_phi(one):
-            todo += [one.other, one.taken]
-        else:
-            yield one
+    return is_phi(value) and any(isinstance(one, _OutcomeVariable) for one in leaves_of(value))
 
 
 def store_chosen(store: Callable[..., Any], item: Any, name: str, value: Any) -> None:
@@ -110,7 +100,7 @@ def hook_writes(patches: Patches, is_ours: IsOurs, on_read: Callable[..., Any]) 
         if not is_open(value):
             return value
         translator = current_translator()
-        gone = any(one is _DELETED for one in _leaves(value))
+        gone = any(one is _DELETED for one in leaves_of(value))
         return on_read(translator, value, name, None if gone else _older(self, item, name))
 
     def update(theirs: Theirs, self: Any, codegen: Any, *args: Any, **kwargs: Any) -> None:
@@ -174,12 +164,17 @@ def _hook_dicts(patches: Patches, is_ours: IsOurs, on_read: Callable[..., Any]) 
 
 def with_older(value: Any, older: Any, told: str) -> Any:
     """A value that is one of two, where what stays as it is is known."""
-    if value is UNCHANGED:
-        return older
-    if not is_phi(value):
-        return value
-    taken, other = (with_older(one, older, told) for one in (value.taken, value.other))
-    return PhiVariable(value.predicate, value.held, taken, other, value.site, told)
+    made: dict[int, Any] = {}
+
+    def known(one: Any) -> Any:
+        if not is_phi(one):
+            return older if one is UNCHANGED else one
+        if id(one) not in made:
+            sides = known(one.taken), known(one.other)
+            made[id(one)] = PhiVariable(one.predicate, one.held, *sides, one.site, told)
+        return made[id(one)]
+
+    return known(value)
 
 
 def _older(effects: Any, item: Any, name: str) -> Any:

@@ -202,6 +202,23 @@ def is_phi(value: Any) -> bool:
     return type(value) is PhiVariable
 
 
+def leaves_of(value: Any) -> Iterator[Any]:
+    """The values that one may be, each once: itself, if it is not one of two.
+
+    Values that are one of two may hold one another in many ways, so each is looked at once.
+    """
+    todo, seen = [value], set()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if is_phi(one):
+            todo += [one.other, one.taken]
+        else:
+            yield one
+
+
 def nodes_in(value: Any, effects: Any) -> Iterator[fx.Node]:
     """The graph nodes that a tracked value is made of, attributes still to be set included."""
     found: list[Any] = []

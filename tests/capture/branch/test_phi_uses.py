@@ -171,7 +171,7 @@ def folded_after(x: Tensor) -> tuple[Tensor, str, str]:
     return x + 1, first + "z", second + "z"
 
 
-def tested_again(x: Tensor) -> Tensor:
+def asked_each_round(x: Tensor) -> Tensor:
     flag = x[0] > 0
     for _ in range(3):
         name = "right" if flag else "left"
@@ -205,7 +205,7 @@ def left_in_an_arm_that_writes(x: Tensor) -> tuple[Tensor, Any]:
 WRITTEN = [
     folded_before_and_after,
     folded_after,
-    tested_again,
+    asked_each_round,
     written_in_the_arm_around,
     left_in_an_arm_that_writes,
 ]
