@@ -56,10 +56,6 @@ class PendingPhi:
     told: str
 
 
-def _unknown(_: Any) -> Any:
-    raise NotImplementedError
-
-
 @dataclass
 class Outputs:
     """The pairs of tensors to select between, collected while merging.
@@ -85,7 +81,7 @@ class Outputs:
     settled: Callable[[fx.Node], fx.Node] = lambda node: node
     effects: Any = None
     number_nodes: bool = True
-    is_made: Callable[[fx.Node], bool] = _unknown
+    is_made: Callable[[fx.Node], bool] = lambda _: False
     arms: Any = None
     one_sided: dict[int, bool] = field(default_factory=dict)
     phis: dict[tuple[int, int], PendingPhi] = field(default_factory=dict)
@@ -143,8 +139,8 @@ class Results:
 
     tensors: list[Any]
     numbers: list[Any]
-    effects: Any = None
-    phi: Callable[..., Any] = _unknown
+    effects: Any
+    phi: Callable[..., Any]
     made: dict[int, Any] = field(default_factory=dict)
 
 

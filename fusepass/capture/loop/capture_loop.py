@@ -69,7 +69,7 @@ class _Capture:
             if (site.place.file, site.place.line) == line:
                 continue  # one of the tests that the loop is made of
             self.frame.round_trips.setdefault(site.place.position, site.decision)
-        self.sites = [self._site(sealed)]
+        self.sites = [self._site()]
         self.frame.sites.append(self.sites[0])
         values = self._values(traced, sealed)
         self._choose(traced, values, flags, skips)
@@ -80,7 +80,7 @@ class _Capture:
         self._go_on(traced, values)
         return self.sites
 
-    def _site(self, sealed: Sealed) -> BranchSite:
+    def _site(self) -> BranchSite:
         text = "the loop runs in the graph: its condition is read back in each round"
         made = self.place.decided(Outcome.APPLIED, Reason.LOOP, text, "loop")
         return BranchSite(self.facts, None, made, self.place)

@@ -61,6 +61,21 @@ class Exit:
 
 
 @dataclass(frozen=True)
+class Names:
+    """The names of local variables that a round takes and hands on.
+
+    Attributes:
+        parameters: those that have a value when a round begins.
+        numbers: those of them that are held in tensors.
+        results: those that are handed to the end of the round.
+    """
+
+    parameters: tuple[str, ...]
+    numbers: frozenset[str]
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Round:
     """The code of one round.
 
@@ -109,45 +124,30 @@ def followed(instructions: Sequence[Any], index: int, popped: int) -> Exit:
             return Exit(index, popped)
 
 
-def round_of(
-    code: CodeType,
-    instructions: Sequence[Any],
-    loop: Loop,
-    parameters: tuple[str, ...],
-    numbers: frozenset[str],
-    results: tuple[str, ...],
-) -> Round:
+def round_of(code: CodeType, instructions: Sequence[Any], loop: Loop, names: Names) -> Round:
     """The code of one round of a loop; the same object each time it is asked for.
 
     Args:
         code: that the loop is in.
         instructions: of the code, as Dynamo holds them.
         loop: the loop.
-        parameters: the names that have a value when a round begins.
-        numbers: those of them that are held in tensors.
-        results: the names that are handed to the end of the round.
+        names: of the variables that the round takes and hands on.
     """
-    key = loop.head, parameters, numbers, results
     made = _rounds.setdefault(code, {})
-    if key not in made:
-        made[key] = _Writer(code, instructions, loop, parameters, numbers, results).write()
-    return made[key]
+    if (loop.head, names) not in made:
+        made[loop.head, names] = _Writer(code, instructions, loop, names).write()
+    return made[loop.head, names]
 
 
 class _Writer:
     def __init__(
-        self,
-        code: CodeType,
-        instructions: Sequence[Any],
-        loop: Loop,
-        parameters: tuple[str, ...],
-        numbers: frozenset[str],
-        results: tuple[str, ...],
+        self, code: CodeType, instructions: Sequence[Any], loop: Loop, names: Names
     ) -> None:
         self.code, self.instructions, self.loop = code, instructions, loop
-        self.parameters, self.numbers, self.results = parameters, numbers, results
+        self.parameters, self.numbers = names.parameters, names.numbers
+        self.results = names.results
         self.exits, self.numbered = exits_of(instructions, loop)
-        self.bound = _bound_sets(instructions, loop, parameters)
+        self.bound = _bound_sets(instructions, loop, self.parameters)
         self.leads = successors(instructions)
         self.suffix = ""
 

@@ -46,13 +46,11 @@ class Sealed:
     """A loop that stands in the graph.
 
     Attributes:
-        node: that runs it.
         results: the tracked tensor of each carried value, in order.
         written: tensors from before the loop that it writes, each with the result to copy into it.
         stays: carried values that are one tensor all the time, which each round writes.
     """
 
-    node: fx.Node
     results: list[Any]
     written: list[tuple[fx.Node, Any]] = field(default_factory=list)
     stays: list[Carried] = field(default_factory=list)
@@ -87,7 +85,7 @@ def seal(
     for one, result in zip(traced.carried, results, strict=False):
         if one in body.stays:
             written.append((one.initial.as_proxy().node, result))
-    return Sealed(proxy.node, results[:count], written, body.stays)
+    return Sealed(results[:count], written, body.stays)
 
 
 def _initial(translator: Any, one: Carried) -> fx.Proxy:

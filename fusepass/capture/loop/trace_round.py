@@ -22,6 +22,7 @@ from fusepass.capture.frame_state import Frame, Place
 from fusepass.capture.loop.carried import Numbers, Widen, check_tensor, number_kind
 from fusepass.capture.loop.round_code import (
     CONTINUES,
+    Names,
     Round,
     exits_of,
     round_of,
@@ -113,7 +114,6 @@ class _Names:
     Attributes:
         given: tracked values of those bound when a round begins.
         results: those that a round hands to its end, in order.
-        needed: those among them that have a value before the first round, too, if any is made.
     """
 
     given: dict[str, Any]
@@ -146,7 +146,7 @@ class _Tracer:
         self.translator, self.frame, self.start, self.wide = translator, frame, start, wide
         self.numbers = Numbers(frame, start.device)
         self.names = _names(translator, start)
-        self.kinds = _number_kinds(self.names, start.loop, translator.instructions)
+        self.kinds = _number_kinds(self.names)
         self.exits, _ = exits_of(translator.instructions, start.loop)
         if len(self.exits) > 2:
             raise Refusal(Reason.LOOP, "the loop leads on to more than two places")
@@ -156,12 +156,8 @@ class _Tracer:
 
     def trace(self) -> Traced:
         translator, start = self.translator, self.start
-        results = self.names.results
-        numbers = frozenset(self.kinds)
-        given = tuple(self.names.given)
-        code = round_of(
-            translator.f_code, translator.instructions, start.loop, given, numbers, results
-        )
+        names = Names(tuple(self.names.given), frozenset(self.kinds), self.names.results)
+        code = round_of(translator.f_code, translator.instructions, start.loop, names)
         self.code = code
         self._begin()
         true = self.numbers.full(translator, True)
@@ -257,8 +253,8 @@ class _Tracer:
         return made[0]
 
     def _finish(self, leaves: list[Any]) -> None:
-        heads = [n for n in (FLAG, WHICH, COUNTER) if n in self.carried]
-        order = [FLAG, *[n for n in (WHICH, COUNTER) if n in heads], *self.names.results]
+        ours = [name for name in (FLAG, WHICH, COUNTER) if name in self.carried]
+        order = [*ours, *self.names.results]
         for name, value in zip(order, map(stack.realized, leaves), strict=True):
             if name not in self.carried and not stack.is_any_tensor(value):
                 self._leave_known(name, value)
@@ -397,7 +393,7 @@ def _names(translator: Any, start: Start) -> _Names:
     return _Names(given, results)
 
 
-def _number_kinds(names: _Names, loop: Loop, instructions: Any) -> dict[str, str]:
+def _number_kinds(names: _Names) -> dict[str, str]:
     """The carried variables that are numbers, with their kinds."""
     kinds = {}
     for name in names.results:

@@ -256,7 +256,9 @@ class _Open:
         return False
 
     def as_python_constant(self) -> Any:
-        raise NotImplementedError
+        # What Dynamo catches of a value that is no constant. Its own subclass of this error has
+        # the text of the value, which asks what the container holds.
+        raise NotImplementedError("an open container is no constant")
 
     def clone(self, **_: Any) -> Any:
         return self._asked()

@@ -19,6 +19,7 @@ from fusepass.capture.branch.outputs import (
 from fusepass.capture.refusal import Refusal
 from fusepass.torch_private.dynamo import containers
 from fusepass.torch_private.dynamo.containers import Container
+from fusepass.torch_private.dynamo.phi import PhiVariable
 
 
 class Held:
@@ -52,7 +53,7 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
 def joined(taken: Any, other: Any) -> Any:
     pending = merge_containers(taken, other, "it", Outputs())
     effects: dict[Any, Any] = {}
-    return settle(pending, Results([], [], effects)), effects
+    return settle(pending, Results([], [], effects, phi=PhiVariable)), effects
 
 
 def test_items_by_position_and_key() -> None:
