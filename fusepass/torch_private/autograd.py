@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +15,16 @@ def backward_number() -> int:
 
 
 def when_backward_ends(function: Callable[[], None]) -> None:
-    """Call a function at the end of the backward in which this code runs."""
+    """Call a function at the end of the backward in which this code runs, also if that fails."""
+
+    def ended() -> None:
+        call_once()
+
+    # A backward that fails drops its callbacks uncalled.
+    call_once = weakref.finalize(ended, function)
+    call_once.atexit = False
     engine: Any = torch.autograd.Variable._execution_engine
-    engine.queue_callback(function)
+    engine.queue_callback(ended)
 
 
 def in_transform() -> bool:

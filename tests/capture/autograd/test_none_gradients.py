@@ -218,6 +218,40 @@ def two_calls_in_one_loss(call: Program, module: nn.Module, outcomes: tuple[bool
     return sorted(said), gradients(module)
 
 
+class Failing(torch.autograd.Function):
+    """Its backward fails."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise ValueError("this backward fails")
+
+
+def hooks_after_a_backward_that_fails(
+    call: Program, module: nn.Module, outcomes: tuple[bool, ...]
+) -> Any:
+    said: list[Any] = []
+    handles = hooked(module, said)
+    x, on = inputs(outcomes)
+    x.requires_grad_()
+    # The backward reaches the leaves first, and then fails.
+    with pytest.raises(ValueError, match="this backward fails"):
+        call(Failing.apply(x), on)[0].backward()
+    left = [
+        [type(hook).__name__ for hook in (held or {}).values()]
+        for leaf in module.parameters()
+        for held in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks)
+    ]
+    handles += hooked(module, said)
+    call(x, on)[0].backward()
+    for handle in handles:
+        handle.remove()
+    return sorted(said), left, gradients(module)
+
+
 def hook_that_runs_a_backward(call: Program, module: nn.Module, outcomes: tuple[bool, ...]) -> Any:
     loss, extra = call(*inputs(outcomes))
     found: list[Any] = []
@@ -301,6 +335,7 @@ SCENARIOS = [
     hooks_before,
     hooks_afterwards,
     hooks_of_a_leaf_used_elsewhere,
+    hooks_after_a_backward_that_fails,
     two_calls_in_one_loss,
     hook_that_runs_a_backward,
     reentrant_checkpoint,
