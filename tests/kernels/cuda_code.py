@@ -235,10 +235,10 @@ REDUCED: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], torch.dtyp
     "softmax of more": (parted, (513, 4096), HALF, Options()),
     "softmax of many columns": (parted, (512, 20000), HALF, Options()),
     "softmax within rows": (lambda x: x.softmax(1), (512, 512), HALF, Options()),
-    "of one": (scaled, (24 << 10,), HALF, Options()),
-    "of one in two dimensions": (scaled, (128, 192), torch.float32, Options()),
-    "of one, more": (scaled, ((24 << 10) + 1,), HALF, Options()),
-    "of one, few": (scaled, (8 << 10,), HALF, Options()),
+    "one result": (scaled, (24 << 10,), HALF, Options()),
+    "one result of two dimensions": (scaled, (128, 192), torch.float32, Options()),
+    "one result, more": (scaled, ((24 << 10) + 1,), HALF, Options()),
+    "one result, few": (scaled, (8 << 10,), HALF, Options()),
     "variance": (lambda x: x.var(0), (192, 256), HALF, Options()),
     "variance of more": (lambda x: x.var(0), (193, 256), HALF, Options()),
     "variance, many results": (lambda x: x.var(0), (512, 4096), HALF, Options()),
@@ -250,7 +250,7 @@ REDUCED: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], torch.dtyp
     "much to do for many": (lambda x: x.exp().sum(0), (192, 1025), HALF, Options()),
     "little to do": (lambda x: (x.relu() + 1).square().sum(0), (512, 1025), HALF, Options()),
     "two operands": (lambda x: torch.mul(*x.unbind()).sum(0), (2, 193, 256), HALF, Options()),
-    "much to do for one": (lambda x: x.exp().sum(), (12289,), HALF, Options()),
+    "much to do for one result": (lambda x: x.exp().sum(), (12289,), HALF, Options()),
     "middle": (lambda x: x.sum(1), (4, 300, 64), HALF, Options()),
     "middle, kept": (lambda x: x - x.amax((0, 1), keepdim=True), (4, 100, 64), HALF, Options()),
     "by a negative number": (lambda x: x.mean(-2), (4, 300, 64), HALF, Options()),
@@ -358,7 +358,7 @@ def concatenate() -> None:
     counts = [
         code_of(_encoded, [noise(512, 3)], edit=one).count(".run(") for one in (None, grouped)
     ]
-    sys.stdout.write(json.dumps(["of one", *counts]) + "\n")
+    sys.stdout.write(json.dumps(["single", *counts]) + "\n")
 
 
 def interpret() -> None:

@@ -112,10 +112,10 @@ REDUCED = {
     "softmax of more": (5, 5, "cost"),
     "softmax of many columns": (1, 1, "variant"),
     "softmax within rows": (1, 1, "variant"),
-    "of one": (5, 1, "measured"),
-    "of one in two dimensions": (5, 1, "measured"),
-    "of one, more": (5, 5, "cost"),
-    "of one, few": (1, 1, "variant"),
+    "one result": (5, 1, "measured"),
+    "one result of two dimensions": (5, 1, "measured"),
+    "one result, more": (5, 5, "cost"),
+    "one result, few": (1, 1, "variant"),
     "variance": (2, 1, "measured"),
     "variance of more": (2, 2, "cost"),
     "variance, many results": (2, 1, "measured"),
@@ -127,7 +127,7 @@ REDUCED = {
     "much to do for many": (2, 2, "cost"),
     "little to do": (2, 1, "measured"),
     "two operands": (2, 2, "cost"),
-    "much to do for one": (2, 2, "cost"),
+    "much to do for one result": (2, 2, "cost"),
     "middle": (2, 1, "measured"),
     "middle, kept": (3, 1, "measured"),
     "by a negative number": (2, 1, "measured"),
@@ -151,9 +151,10 @@ def test_how_many_kernels_programs_take() -> None:
             lines = parts.setdefault(line[0], [])
         else:
             lines.append(line)
-    # Kernels of 8, 9, 26 and 64 computed inputs, and of 12 of one tensor; then with the rule.
+    # Kernels for 8, 9, 26 and 64 computed inputs, and for 12 computed from a single tensor: without
+    # the rule, then with it.
     grouped = {count: counts for count, *counts in parts["concatenate"]}
-    assert grouped == {8: [1, 1], 9: [10, 3], 26: [27, 5], 64: [65, 9], "of one": [1, 1]}
+    assert grouped == {8: [1, 1], 9: [10, 3], 26: [27, 5], 64: [65, 9], "single": [1, 1]}
     # Why there is no rule for these: pointwise work on both sides is one kernel already.
     cut = dict(parts["cut"])
     assert len(cut) == 12
