@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..support.inputs import B, rows, signs
-from ..support.program import FREE, WHERE, Family, cond, keep
+from ..support.program import FREE, WHERE, Family, keep
 
 FAMILY = Family("alias_chains")
 ONE = signs((B, 4))
@@ -55,7 +55,7 @@ def nested_in_else(x: Tensor, y: Tensor) -> Tensor:
     return z
 
 
-@FAMILY.program(PAIR, CHAINED, CHAINED, grad=True, frozen=(1,))
+@FAMILY.program(PAIR, WHERE, WHERE, grad=True, frozen=(1,))
 def two_in_a_row(x: Tensor, y: Tensor) -> Tensor:
     h = x if x.sum() > 0 else x * 2
     h = h if y.sum() > 0 else h * 3
@@ -140,7 +140,7 @@ def helper_hands_back_and_caller_keeps(x: Tensor) -> tuple[Tensor, Tensor]:
     return h, limited(h)
 
 
-@FAMILY.program(ONE, WHERE | cond("partial_op"), grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 class LayersThatMayPassTheInput(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,6 @@ from ..support.inputs import InputSets, cases
 from ..support.program import WHERE, Family, keep
 
 FAMILY = Family("attributes")
-EFFECT = keep("side_effect")
 
 
 def alternating() -> InputSets:
@@ -87,7 +86,7 @@ def nothing(module: State, x: Tensor) -> None:
     pass
 
 
-def kept_unsaved(factor: float) -> Arm:
+def unsaved(factor: float) -> Arm:
     return lambda module, x: module.register_buffer("unsaved", x[0] * factor, persistent=False)
 
 
@@ -100,7 +99,7 @@ BOUND: dict[str, tuple[Arm, Arm]] = {
     "attribute": (bind("plain", lambda m, x: x[0] + 1), bind("plain", lambda m, x: x[1] - 1)),
     "buffer_assigned": (bind("saved", lambda m, x: -x[0]), bind("saved", lambda m, x: x[1] * 2)),
     "buffer_registered": (registered("saved", 2.0), registered("saved", 3.0)),
-    "buffer_registered_unsaved": (kept_unsaved(2.0), kept_unsaved(3.0)),
+    "buffer_registered_unsaved": (unsaved(2.0), unsaved(3.0)),
     "from_its_old_value": (
         bind("plain", lambda m, x: torch.minimum(m.plain, x[0])),
         bind("plain", lambda m, x: m.plain * 0.5),
@@ -151,14 +150,15 @@ for name, arms in BOUND.items():
         f"both_{name}",
         lambda arms=arms: binding(arms),
         TURNS,
-        WHERE | EFFECT if name == "equal_number" else WHERE,
+        WHERE,
         state=state_of,
         tags="inductor" if name in {"attribute", "buffer_registered"} else "",
     )
 
 
-# Bound in one arm only, or to what a selection cannot stand for.
-OTHER: dict[str, tuple[Arm, Arm, str | None]] = {
+# Arms that bind different attributes, or values that no `select` can choose between. Last, the reason
+# if the branch is kept; None if it is captured.
+UNEQUAL: dict[str, tuple[Arm, Arm, str | None]] = {
     "attribute_in_one_arm": (bind("plain", lambda m, x: x[0] + 1), nothing, None),
     "attribute_in_the_else_arm": (nothing, bind("plain", lambda m, x: x[0] + 1), None),
     "buffer_in_one_arm": (bind("saved", lambda m, x: x[0] + 1), nothing, None),
@@ -195,7 +195,7 @@ OTHER: dict[str, tuple[Arm, Arm, str | None]] = {
         "dtype_mismatch",
     ),
     "new_buffer": (registered("fresh", 2.0), nothing, "side_effect"),
-    "saved_or_not": (kept_unsaved(2.0), registered("unsaved", 3.0), None),
+    "saved_or_not": (unsaved(2.0), registered("unsaved", 3.0), None),
     "view_of_the_input": (
         bind("plain", lambda m, x: x[0]),
         bind("plain", lambda m, x: x[0] * 2),
@@ -205,24 +205,28 @@ OTHER: dict[str, tuple[Arm, Arm, str | None]] = {
 }
 
 
-def kept_state(module: State) -> Any:
+# Dynamo guards what the arms of these read: a number, and the set of buffers that are not saved.
+GUARDED = {"number_counted", "saved_or_not"}
+
+
+def unequal_state(module: State) -> Any:
     names = ("plain", "other", "count", "maybe", "saved", "unsaved")
     found = {name: getattr(module, name, "gone") for name in names}
     return found, list(module.state_dict())
 
 
-for name, (taken, other, code) in OTHER.items():
+for name, (taken, other, code) in UNEQUAL.items():
     FAMILY.add(
-        f"other_{name}",
-        lambda arms=(taken, other): binding_kept(arms),
+        f"unequal_{name}",
+        lambda arms=(taken, other): binding_unequal(arms),
         TURNS,
         WHERE if code is None else keep(code),
-        state=kept_state,
-        recompiles=code is None,
+        state=unequal_state,
+        recompiles=name in GUARDED,
     )
 
 
-def binding_kept(arms: tuple[Arm, Arm]) -> nn.Module:
+def binding_unequal(arms: tuple[Arm, Arm]) -> nn.Module:
     class Binding(State):
         def forward(self, x: Tensor) -> Tensor:
             if x.sum() > 0:
@@ -289,9 +293,7 @@ class AttributeOfAnotherObject(nn.Module):
         return self.box.value * x
 
 
-@FAMILY.program(
-    TURNS, WHERE | keep("alias") | EFFECT, state=lambda module: (module.plain, module.other)
-)
+@FAMILY.program(TURNS, WHERE, state=lambda module: (module.plain, module.other))
 class OneTensorUnderTwoNames(State):
     """After one outcome both names are one tensor."""
 
@@ -303,7 +305,7 @@ class OneTensorUnderTwoNames(State):
         return x * 2
 
 
-@FAMILY.program(TURNS, keep("alias") | WHERE, state=lambda module: module.plain)
+@FAMILY.program(TURNS, WHERE, state=lambda module: module.plain)
 class TheInputItself(State):
     """After one outcome the caller's tensor is what the attribute holds."""
 

@@ -118,7 +118,7 @@ class AskedWhetherTensor(Weighted):
         return x * weight + (1 if isinstance(weight, (Tensor, float)) else 2)
 
 
-@add(WHERE, SINK | keep("raises"), grad=(ALIAS, SINK | keep("raises")))
+@add(WHERE, keep("raises"), grad=(ALIAS, SINK | keep("raises")))
 class InAMessage(Weighted):
     """Its text begins with "Parameter containing"."""
 

@@ -1,4 +1,4 @@
-"""Loops: `while` on a tensor stays; branches, break and continue inside loops of known length."""
+"""Loops: `while` on a tensor; branches, break and continue inside loops of known length."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def while_not_tensor(x: Tensor) -> Tensor:
     return x * 3
 
 
-@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1]), IN_GRAPH | keep("alias"))
+@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1]), IN_GRAPH)
 def while_with_counter(x: Tensor) -> tuple[Tensor, int]:
     steps = 0
     while x.sum() > 1:
@@ -39,8 +39,8 @@ def while_with_counter(x: Tensor) -> tuple[Tensor, int]:
     return x, steps
 
 
-# At most two rounds, known when compiling: it may be unrolled.
-@FAMILY.program(rows([8.0, 1.0], [2.0, 1.0], [0.5, 0.1]), LOOP | WHERE)
+# At most two rounds, known when compiling: it is unrolled.
+@FAMILY.program(rows([8.0, 1.0], [2.0, 1.0], [0.5, 0.1]), WHERE)
 def while_static_and_tensor(x: Tensor) -> Tensor:
     steps = 0
     while steps < 2 and x.sum() > 1:
@@ -69,7 +69,7 @@ def while_in_helper(x: Tensor) -> Tensor:
     return halved(x * 1.5) + 1
 
 
-@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1], [-9.0, 1.0]), WHERE | FREE, IN_GRAPH | FREE)
+@FAMILY.program(rows([8.0, 1.0], [0.5, 0.1], [-9.0, 1.0]), WHERE, IN_GRAPH)
 def while_inside_an_arm(x: Tensor) -> Tensor:
     if x.sum() > 0:
         while x.sum() > 1:

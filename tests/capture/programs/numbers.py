@@ -53,8 +53,6 @@ USES: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "arithmetic_of_numbers": lambda x, s: x * (2 * s + 1) - (-s),
     "twice": lambda x, s: (x + s) * s,
 }
-# These may be left as they are.
-OPEN_USES = {"alpha", "masked_fill", "divided", "divides"}
 
 
 def using(pair: str, use: str) -> Callable[[Tensor], Tensor]:
@@ -75,7 +73,7 @@ for use in USES:
         f"use_{use}",
         lambda use=use: using("floats", use),
         STATIC,
-        WHERE | VALUE if use in OPEN_USES else WHERE,
+        WHERE,
         grad=True,
         tags="inductor contexts" if use in {"times", "plus"} else "",
     )
@@ -257,10 +255,12 @@ SEEN: dict[str, Callable[[Tensor, Any], Any]] = {
     "tensor_of_it": lambda x, s: x + torch.tensor(s),
 }
 # What they ask is answered for each of the two numbers.
-ASKED = {"range", "returned", "returned_sum", "string", "list_item"}
-HANDED_ON = {"index", "test", "dictionary_key"}
-# These may also go into the graph: they are arithmetic after all, with a result of one dtype.
-OPEN = {"power", "tensor_made", "integer_of_it", "shift", "in_place", "tensor_of_it"}
+ASKED = {
+    *("range", "returned", "returned_sum", "string", "list_item"),
+    *("index", "test", "dictionary_key"),
+}
+# Arithmetic after all, with a result of one dtype.
+ARITHMETIC = {"power", "tensor_made", "integer_of_it", "shift", "in_place", "tensor_of_it"}
 
 
 def seeing(name: str) -> Callable[[Tensor], Any]:
@@ -276,11 +276,7 @@ def seeing(name: str) -> Callable[[Tensor], Any]:
 def seen_verdict(name: str) -> Verdict:
     if name == "random":
         return cond("random_op")
-    if name in ASKED:
-        return WHERE
-    if name in HANDED_ON:
-        return keep("alias")
-    return WHERE | VALUE if name in OPEN else VALUE
+    return WHERE if name in ASKED | ARITHMETIC else VALUE
 
 
 for name in SEEN:

@@ -134,7 +134,6 @@ class Meter:
     WHERE,
     built=True,
     state=lambda run: (run.__self__.total, run.__self__.calls),
-    recompiles=True,
 )
 def object_updated_by_method() -> Callable[[Tensor], Tensor]:
     class Model(Meter):

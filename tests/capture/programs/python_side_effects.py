@@ -118,7 +118,7 @@ def global_dict_written(x: Tensor) -> Tensor:
     return x * 2
 
 
-@FAMILY.program(ONE, WHERE, state=lambda module: module.steps, recompiles=True)
+@FAMILY.program(ONE, WHERE, state=lambda module: module.steps)
 class CountsSteps(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ for name in LEFT:
     FAMILY.add(name, lambda name=name: leaving(name), ONE, WHERE)
 
 
-@FAMILY.program(ONE, VALUE | WHERE, grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def scale_used_later(x: Tensor) -> Tensor:
     if x.sum() > 0:
         scale = 2.0

@@ -12,7 +12,6 @@ from ..support.inputs import rows
 from ..support.program import FREE, IN_GRAPH, WHERE, Family, InputSets, keep
 
 FAMILY = Family("tensor_loops")
-SHARED = IN_GRAPH | keep("alias")  # what the loop began with may be what it leaves
 
 
 def drawn(
@@ -158,7 +157,7 @@ def greedy_decoding(w: Tensor, table: Tensor) -> tuple[Tensor, int]:
     return out, t
 
 
-@FAMILY.program(drawn((6, 6), (9, 6)), keep("shape_mismatch"), one_sided=True)
+@FAMILY.program(drawn((6, 6), (9, 6)), keep("shape_mismatch"))
 def greedy_decoding_with_cat(w: Tensor, table: Tensor) -> Tensor:
     state = torch.zeros(1, 6)
     tokens = torch.tensor([3])
@@ -205,7 +204,7 @@ def conjugate_gradient_in_place(a: Tensor, b: Tensor) -> tuple[Tensor, int]:
     return x, it
 
 
-@FAMILY.program(drawn((4,)), SHARED | FREE)
+@FAMILY.program(drawn((4,)), IN_GRAPH)
 def newton_with_return(x: Tensor) -> tuple[Tensor, int]:
     for i in range(60):
         new = x - (x**3 - 2) / (3 * x**2)
@@ -253,7 +252,7 @@ def k_means(points: Tensor) -> tuple[Tensor, Tensor, int]:
     return centers, labels, it
 
 
-@FAMILY.program(drawn((3,)), IN_GRAPH | WHERE)
+@FAMILY.program(drawn((3,)), IN_GRAPH)
 def wegstein_with_a_flag(x: Tensor) -> tuple[Tensor, int]:
     old, new = x, torch.cos(x)
     done, n = False, 0
@@ -379,7 +378,7 @@ def swaps(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x * 1, y * 1
 
 
-@FAMILY.program(drawn((4,), scales=(8.0, 0.1)), IN_GRAPH, SHARED)
+@FAMILY.program(drawn((4,), scales=(8.0, 0.1)), IN_GRAPH, IN_GRAPH)
 def returns_an_input(x: Tensor) -> tuple[Tensor, Tensor]:
     y = x + 1
     while y.sum() > 8:
