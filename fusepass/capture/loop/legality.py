@@ -53,9 +53,10 @@ def check_node(options: Options, node: fx.Node) -> None:
 
 
 def check_keyed(options: Options, nodes: list[fx.Node]) -> None:
-    """Refuse a view by a key of tensors that is not used up before its memory is written.
+    """Refuse a key of tensors that torch.while_loop cannot hold as Inductor gets it.
 
-    Inductor makes a copy of it (patterns/loop_to_while.py).
+    Inductor makes a copy of the view by such a key (patterns/loop_to_while.py), so the view has to
+    be used up before its memory is written. The other parts of the key have to give a view.
 
     Raises:
         Refusal: with the reason.
@@ -64,7 +65,13 @@ def check_keyed(options: Options, nodes: list[fx.Node]) -> None:
         return
     order = {node: at for at, node in enumerate(nodes)}
     for node in nodes:
-        if KEYED not in node.meta or tensor_value(node) is None:
+        if KEYED not in node.meta:
+            continue
+        key: Any = node.args[1]
+        if not all(map(_gives_a_view, key)):
+            text = "the loop indexes a tensor by a number that changes and by a list or truth value"
+            raise Refusal(Reason.SIZE, text)
+        if tensor_value(node) is None:
             continue
         keys = set(memories([node]))
         views = {one for one in reached([node], _users) if not keys.isdisjoint(memories([one]))}
@@ -75,6 +82,11 @@ def check_keyed(options: Options, nodes: list[fx.Node]) -> None:
             if own or (order[written] < last and not keys.isdisjoint(memories(targets))):
                 text = "the loop writes a tensor while it uses a part that a changing key chose"
                 raise Refusal(Reason.SIDE_EFFECT, text)
+
+
+def _gives_a_view(part: Any) -> bool:
+    """Whether a part of a key leaves the result a view; a list or a truth value does not."""
+    return part is None or part is Ellipsis or type(part) in (int, slice, fx.Node)
 
 
 def _users(node: fx.Node) -> list[fx.Node]:
