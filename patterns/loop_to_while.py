@@ -2,9 +2,9 @@
 
     ``run_loop(body, carried, operands)  ->  torch.while_loop(flag, body, carried, operands)``
 
-``torch.while_loop`` wants that no result of a round is one of its inputs, or a view of one, and no
-two results one tensor: those are copied. It has no form for a key that is a 0-d tensor, of which
-Python would read the number: such a key becomes a tensor of one element. Under Inductor the host
+``torch.while_loop`` forbids that a result of a round is an input, or a view of one, and that two
+results are one tensor. Such results are copied. It has no form for a key that is a 0-d tensor,
+whose number Python would read. Such a key becomes a tensor of one element. Under Inductor the host
 reads the condition back in each round.
 """
 
@@ -130,7 +130,7 @@ def _rewrite_key(node: fx.Node, recorder: NodeRecorder) -> None:
 
 
 def _axes(key: Any, dims: int) -> dict[int, fx.Node]:
-    """The axes of the view by the other parts of a key that its 0-d tensors are for."""
+    """The 0-d tensors of a key, by the axis that each indexes in the view by the other parts."""
     used = sum(part is not None and part is not Ellipsis for part in key)
     axes: dict[int, fx.Node] = {}
     axis = 0

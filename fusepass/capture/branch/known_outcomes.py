@@ -24,7 +24,7 @@ _BOTH = ("logical_and", "bitwise_and", "and_")
 _EITHER = ("logical_or", "bitwise_or", "or_")
 _NOT = ("logical_not", "bitwise_not", "invert")
 _MOST = 4096
-TRUTH = "fusepass_truth"  # meta key of a tensor that is one truth value: which
+TRUTH = "fusepass_truth"  # meta key of a tensor that is always true, or false: the value
 
 
 def outcomes(frame: Frame, more: Iterable[Outcome] = ()) -> dict[fx.Node, bool]:

@@ -69,9 +69,9 @@ class Outputs:
         number_nodes: whether a number that differs may become a node, for tensor work.
         is_made: whether a node was recorded in one of the arms.
         arms: records further nodes in the arms.
-        one_sided: positions of pairs that are looked at only if one arm was taken: which.
+        one_sided: by the position of a pair that code looks at only if one arm was taken, that arm.
         phis: values that are one of two, by what the arms left.
-        exported: containers that one arm left and the other did not.
+        exported: values that one arm left, as they are known behind the join.
         held_by: keeps alive what is known by its identity.
     """
 

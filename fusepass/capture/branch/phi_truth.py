@@ -31,7 +31,7 @@ def truth_of(translator: Any, phi: Any) -> Any:
     """The truth of a value that is one of two: a truth value, or a tracked 0-d bool tensor.
 
     Raises:
-        Undecided: it is not known of what it may be.
+        Undecided: something that it may be has no known truth value.
     """
 
     def leaf(value: Any) -> Any:

@@ -73,8 +73,15 @@ class Numbers:
 
         return load
 
-    def read(self, translator: Any, tensor: Any, name: str) -> Any:
-        """The number in a tensor; a truth value that is only tested stays a tensor."""
+    def read(self, translator: Any, tensor: Any, name: str, told: str = "") -> Any:
+        """The number in a tensor; a truth value that is only tested stays a tensor.
+
+        Args:
+            translator: stands where the number is read.
+            tensor: holds it.
+            name: of the variable.
+            told: the variable for a person, if it has no name in the program.
+        """
         held = tensor.as_proxy().node.meta["example_value"]
         if held.dtype is torch.bool and is_only_tested(translator, self.frame):
             return tensor
@@ -84,7 +91,9 @@ class Numbers:
                 Reason.PYTHON_VALUE,
                 "Python needs it",
             )
-            raise Refusal(code, f"the number {name!r} changes from round to round: {text}")
+            raise Refusal(
+                code, f"the number {told or repr(name)} changes from round to round: {text}"
+            )
         number = unread_number(translator, self.frame, tensor.as_proxy(), place)
         stack.number_node(number).meta[LOADED] = True  # type: ignore[union-attr]
         if name in self.ranges:

@@ -28,7 +28,7 @@ from fusepass.capture.loop.round_code import (
     round_of,
 )
 from fusepass.capture.refusal import Refusal
-from fusepass.capture.scalars.scalar import KNOWN_RANGE, Range
+from fusepass.capture.scalars.scalar import Range
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.helpers_in_code import (
@@ -215,10 +215,8 @@ class _Tracer:
         first, count, step = self.start.items  # type: ignore[misc]
         least, most = sorted((first, first + (count - 1) * step))
         self.numbers.ranges[COUNTER] = Range(least, most)
-        number = self.numbers.read(self.translator, self.carried[COUNTER].inside, "of the loop")
-        source: Any = stack.number_node(number).args[0]  # type: ignore[union-attr]
-        source.meta[KNOWN_RANGE] = Range(least, most)
-        return number
+        inside = self.carried[COUNTER].inside
+        return self.numbers.read(self.translator, inside, COUNTER, "of the loop")
 
     def _ends(self, translator: Any, number: Any, *values: Any) -> Any:
         """End a round: whether there is another one, and what is handed on."""

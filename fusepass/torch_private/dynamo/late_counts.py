@@ -1,4 +1,4 @@
-"""Count behind the graph: ``self.count += 1`` in an arm, of which no guard is to depend.
+"""Add to a number behind the graph: ``self.count += 1`` in an arm, without a guard on its value.
 
 Dynamo takes the value of a Python number that the program computes with as a constant of the graph,
 and traces the function again when it has changed. A sum of such a number and a constant that only

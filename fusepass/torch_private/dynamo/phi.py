@@ -1,8 +1,8 @@
 """Track a value that is one of two, by a predicate on a tensor, and choose it behind the graph.
 
-Dynamo knows nothing of such a value. Whatever it asks about one goes to a handler of capture, which
-answers with the one of the two that it is (inside an arm of the same predicate), or unwinds the
-instruction that asks. Run on torch 2.11 to 2.15.
+Dynamo knows nothing of such a value. What it asks about one goes to a handler of capture. Where the
+predicate is known, as in an arm, the handler answers for the value that it is. Elsewhere it unwinds
+the instruction that asks. Run on torch 2.11 to 2.15.
 """
 
 from __future__ import annotations
