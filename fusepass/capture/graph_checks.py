@@ -96,7 +96,8 @@ class _Settled:
     def reads_back(self) -> bool:
         """Whether anything is brought to the host behind the graph."""
         events = self.events is not None and self.events.reads_back
-        return events or self.choosing is not None
+        detached = self.nones is not None and bool(self.nones.graded)
+        return events or detached or self.choosing is not None
 
     def around(self, compiled: Compiled) -> Compiled:
         """A compiled form of the graph, with that around it; gradients are next to the graph."""

@@ -45,8 +45,9 @@ _ADVICE: dict[tuple[Kind | None, str], str] = {
         "torch.cuda.empty_cache in the loop."
     ),
     (Kind.READ_BACK, ""): (
-        "Once per call fusepass reads what the code it put behind the graph needs (whether an "
-        "exception is due, text to print); take the check or the print out to save it."
+        "Once per call fusepass reads what the code it put behind the graph needs: whether an "
+        "exception is due, text to print, which arm's value is returned or stored. Take that out "
+        "of the function to save the read."
     ),
     (Kind.UNKNOWN, ""): "Run torch.profiler with with_stack=True to see what calls it.",
     (

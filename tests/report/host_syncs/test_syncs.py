@@ -171,6 +171,23 @@ def test_prints_are_read_back_once() -> None:
     ]
 
 
+def test_arm_that_decides_what_is_returned_is_read_back() -> None:
+    def hands_on(t: Tensor) -> Tensor:
+        return t if t.sum() > 0 else t * 2
+
+    def needs_a_gradient(t: Tensor, w: Tensor) -> Tensor:
+        return t * w if t.sum() > 0 else t * 2
+
+    def needs_one_anyway(t: Tensor, w: Tensor) -> Tensor:
+        return t * w if t.sum() > 0 else t + w
+
+    w = torch.ones((), requires_grad=True)
+    branch = ("branch", 1, 0, True, "where")
+    assert rows(hands_on, x()) == [branch, ("read_back", 0, 1, False, "")]
+    assert rows(needs_a_gradient, x(), w) == [branch, ("read_back", 0, 1, False, "")]
+    assert rows(needs_one_anyway, x(), w) == [branch]
+
+
 def test_text_without_tensors_is_not_read_back() -> None:
     def says(t: Tensor) -> Tensor:
         print("shape", t.shape)  # noqa: T201
