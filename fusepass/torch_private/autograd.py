@@ -27,6 +27,11 @@ def when_backward_ends(function: Callable[[], None]) -> None:
     engine.queue_callback(ended)
 
 
+def hooks_of(leaf: torch.Tensor) -> tuple[dict[int, Any] | None, dict[int, Any] | None]:
+    """The hooks of a leaf: for its gradient, and for the leaf once it has got the gradient."""
+    return leaf._backward_hooks, leaf._post_accumulate_grad_hooks
+
+
 def in_transform() -> bool:
     """Whether this code runs inside a transform of ``torch.func``."""
     return torch._C._functorch.peek_interpreter_stack() is not None

@@ -39,7 +39,7 @@ from fusepass.report.decision import Reason
 ASKING = frozenset("requires_grad_ retain_grad register_hook backward is_inference detach_".split())
 
 ONE_ARM = "a result requires grad in one arm only"
-_TEXT = f"{ONE_ARM}: selected, it would always (allow_zero_grad permits it)"
+_TEXT = f"{ONE_ARM}, but the selected tensor always does (allow_zero_grad permits it)"
 
 
 def grad_choices(graph: fx.Graph) -> list[fx.Node]:

@@ -20,7 +20,12 @@ from typing import Any
 
 import torch
 
-from fusepass.torch_private.autograd import backward_number, in_transform, when_backward_ends
+from fusepass.torch_private.autograd import (
+    backward_number,
+    hooks_of,
+    in_transform,
+    when_backward_ends,
+)
 
 _REMEMBERED = 8  # backwards of one call that may be under way at once
 
@@ -68,7 +73,7 @@ class NoneGradients:
             inputs: list[Any] = args[0] if boxed else list(args)
             if in_transform():
                 return compiled(*args)[: self.count]
-            state = _CallState(self)
+            state = _CallState()
             with torch.enable_grad():
                 for group in self.groups:
                     self._pass_in(inputs, group, state)
@@ -112,8 +117,7 @@ class _CallState:
             there and meet none of the results.
     """
 
-    def __init__(self, plan: NoneGradients) -> None:
-        self.everything = range(max((len(group.reached) for group in plan.groups), default=0))
+    def __init__(self) -> None:
         self.used: dict[int, set[int]] = {}
         self.always: set[int] = set()
         self._flags: list[Any] = []
@@ -200,7 +204,7 @@ class _Results(torch.autograd.Function):
 # returns None torch calls all of them: those for the gradient with None, and those for the leaf.
 
 
-class _HushedHook:
+class _SkippingHook:
     """A hook of a leaf for its gradient, not called with None."""
 
     def __init__(self, hook: Callable[..., Any]) -> None:
@@ -210,7 +214,7 @@ class _HushedHook:
         return None if gradient is None else self.hook(gradient)
 
 
-class _HushedLeafHook:
+class _SkippingLeafHook:
     """A hook for a leaf that has got its gradient, not called where it got none."""
 
     def __init__(self, hook: Callable[..., Any], got: list[bool]) -> None:
@@ -225,7 +229,7 @@ def _keep_hooks_from_none(leaf: torch.Tensor) -> None:
 
     It may get one from elsewhere in the same backward.
     """
-    hooks, leaf_hooks = leaf._backward_hooks, leaf._post_accumulate_grad_hooks
+    hooks, leaf_hooks = hooks_of(leaf)
     if not hooks and not leaf_hooks:
         return
     got = [True]
@@ -235,9 +239,9 @@ def _keep_hooks_from_none(leaf: torch.Tensor) -> None:
 
     for held in (hooks or {}, leaf_hooks or {}):
         for key, hook in held.items():
-            if isinstance(hook, (_HushedHook, _HushedLeafHook)):
+            if isinstance(hook, (_SkippingHook, _SkippingLeafHook)):
                 return  # so does another call whose leaf it is
-            held[key] = _HushedHook(hook) if held is hooks else _HushedLeafHook(hook, got)
+            held[key] = _SkippingHook(hook) if held is hooks else _SkippingLeafHook(hook, got)
     handle = leaf.register_hook(note) if leaf_hooks else None
 
     def restore() -> None:
@@ -245,7 +249,7 @@ def _keep_hooks_from_none(leaf: torch.Tensor) -> None:
             handle.remove()
         for held in (hooks or {}, leaf_hooks or {}):
             for key, hook in held.items():
-                if isinstance(hook, (_HushedHook, _HushedLeafHook)):
+                if isinstance(hook, (_SkippingHook, _SkippingLeafHook)):
                     held[key] = hook.hook
 
     when_backward_ends(restore)
