@@ -113,7 +113,7 @@ for name in (
     )
 
 
-@FAMILY.program(ONE, WHERE, expect_grad=(keep("none_grad"),), grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def detached_input_returned(x: Tensor) -> Tensor:
     return x.detach() if x.sum() > 0 else x * 2
 

@@ -154,7 +154,7 @@ def count_guards_the_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 @FAMILY.program(plain, grad=True, rounded=True)
 def number_of_elements_guards(x: Tensor, mask: Tensor) -> Tensor:
-    chosen = x[mask]  # expect: masked device on_device; grad: masked keep size|python_value
+    chosen = x[mask]  # expect: masked device on_device
     if chosen.numel() > 0:
         return chosen.mean()
     return x.new_zeros(())

@@ -46,7 +46,7 @@ def count_as_a_size(x: Tensor, mask: Tensor) -> Tensor:
 
 @FAMILY.program(plain)
 def count_tested(x: Tensor, mask: Tensor) -> Tensor:
-    if x[mask].numel() == 0:  # expect: masked keep size|python_value
+    if x[mask].numel() == 0:  # expect: masked device on_device
         return x
     return x * 2
 
