@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..support.inputs import B, signs
-from ..support.program import FREE, WHERE, Family, keep
+from ..support.program import FREE, WHERE, Family
 
 FAMILY = Family("aliasing")
 ONE = signs((B, 4))
