@@ -30,12 +30,17 @@ QUALIFIED = [
 # numbers a list has is not known.
 OTHERWISE = {
     "boolean_logic.optionalattributeandtensor",
+    "hidden_tests.read_and_no_raise",
     "modules.activationfromattribute",
     "untraceable.tolist_in_arm",
 }
 CHOSEN = [program for program in QUALIFIED[::3] if program.name not in OTHERWISE]
 # Two marked dimensions that turn out equal are an error in torch itself.
-MARKED = [program for program in QUALIFIED[1::5] if len(program.inputs.shapes) == 1]
+MARKED = [
+    program
+    for program in QUALIFIED[1::5]
+    if len(program.inputs.shapes) == 1 and program.name not in OTHERWISE
+]
 # No fixed size of any program: Dynamo gives equal sizes one symbol on first sight, and a later
 # batch would then recompile, captured or not.
 BATCHES = (13, 3, 11)
