@@ -65,36 +65,49 @@ def nones(module: nn.Module) -> list[str]:
     return [name for name, leaf in module.named_parameters() if leaf.grad is None]
 
 
-def train(
-    make: Callable[[Any], torch.optim.Optimizer], codegen: str, *, autocast: bool, steps: int
-) -> list[tuple[float, float]]:
-    """The losses of both, step by step; gradients are None in both where they are in one."""
-    eager = Net()
-    module = copy.deepcopy(eager)
+def compiled_for(module: nn.Module, codegen: str, backend: str = "fusepass") -> Any:
+    if backend == "inductor":
+        return torch.compile(module, backend=backend, options={"fallback_random": True})
     options = {"codegen": codegen}
     if codegen == "inductor":
         options |= {"inductor.fallback_random": True}
-    compiled = torch.compile(module, backend="fusepass", options=options)
-    optimizers = make(eager.parameters()), make(module.parameters())
-    losses, dropped = [], 0
+    return torch.compile(module, backend=backend, options=options)
+
+
+def train(
+    calls: list[tuple[nn.Module, Any]],
+    make: Callable[[Any], torch.optim.Optimizer],
+    *,
+    steps: int,
+    autocast: bool = False,
+) -> Tensor:
+    """The loss of each (module, how it is called) at each step, from the same draws.
+
+    Gradients are None in all where they are in the first.
+    """
+    optimizers = [make(module.parameters()) for module, _ in calls]
+    losses, dropped = torch.empty(len(calls), steps, dtype=torch.float64), 0
     for step in range(steps):
-        args, found = batch(step), []
+        args = batch(step)
         drawn = torch.get_rng_state()
-        for call, optimizer in zip((eager, compiled), optimizers, strict=True):
+        for i, (module, call) in enumerate(calls):
             torch.set_rng_state(drawn)
-            optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-                loss = call(*args)
+            optimizers[i].zero_grad()
+            dtype = module.threshold.dtype
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast and dtype == torch.float32):
+                loss = call(args[0].to(dtype), *args[1:])
             loss.backward()
-            optimizer.step()
-            found.append(loss.item())
-        assert nones(eager) == nones(module), step
-        dropped += len(nones(eager))
-        losses.append((found[0], found[1]))
+            optimizers[i].step()
+            losses[i, step] = loss.item()
+            assert nones(module) == nones(calls[0][0]), (step, i)
+        dropped += len(nones(calls[0][0]))
     assert dropped > steps
-    report = fusepass.last_report(compiled).to_dict()
-    assert (report["graphs"], report["graph_breaks"]) == (1, [])
     return losses
+
+
+def in_one_graph(compiled: Any) -> bool:
+    report = fusepass.last_report(compiled).to_dict()
+    return (report["graphs"], report["graph_breaks"]) == (1, [])
 
 
 @pytest.mark.sampled(2)
@@ -102,16 +115,31 @@ def train(
 @pytest.mark.parametrize("make", [adamw, sgd])
 def test_same_curve_op_by_op(make: Any, autocast: bool) -> None:
     with fresh_compiler():
-        losses = train(make, "eager", autocast=autocast, steps=60)
-    assert all(wanted == got for wanted, got in losses)
+        eager, module = Net(), Net()
+        compiled = compiled_for(module, "eager")
+        calls = [(eager, eager), (module, compiled)]
+        wanted, got = train(calls, make, steps=60, autocast=autocast)
+        assert in_one_graph(compiled)
+    assert torch.equal(wanted, got)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("make", [adamw, sgd])
-def test_same_curve_through_inductor(make: Any) -> None:
-    with fresh_compiler():
-        losses = train(make, "inductor", autocast=False, steps=200)
-    assert all(got == pytest.approx(wanted, rel=1e-4) for wanted, got in losses)
+def test_curve_through_inductor_within_the_error_rule(make: Any, autocast: bool) -> None:
+    losses = []
+    for backend in ("inductor", "fusepass"):  # torch gives up on the code under both at once
+        with fresh_compiler():
+            exact, eager, module = Net().double(), Net(), Net()
+            compiled = compiled_for(module, "inductor", backend)
+            calls = [(exact, exact), (eager, eager), (module, compiled)]
+            losses.append(train(calls, make, steps=200, autocast=autocast))
+            assert backend == "inductor" or in_one_graph(compiled)
+    errors = [(got[1:] - got[0]).square().mean(1).sqrt().tolist() for got in losses]
+    (of_eager, of_plain), (_, ours) = errors
+    rms = losses[0][0].square().mean().sqrt().item()
+    half_ulp = rms * torch.finfo(torch.float32).eps / 2
+    assert ours <= max(2 * of_eager, 1.1 * of_plain, half_ulp), (ours, of_eager, of_plain)
 
 
 # --- Two ranks ------------------------------------------------------------------------------------
@@ -146,7 +174,9 @@ def on_rank(rank: int, folder: str, codegen: str, find: bool) -> None:
 
 
 @pytest.mark.parametrize("find", [True, False], ids=["unused_found", "all_used"])
-@pytest.mark.parametrize("codegen", ["eager", "eager-decomposed"])
+@pytest.mark.parametrize(
+    "codegen", ["eager", "eager-decomposed", pytest.param("inductor", marks=pytest.mark.slow)]
+)
 def test_on_two_ranks(tmp_path: Path, codegen: str, find: bool) -> None:
     module = ".".join([*Path(__file__).parts[-4:-1], Path(__file__).stem])
     path = f"import sys; sys.path.append({str(Path(__file__).parents[3])!r})"
