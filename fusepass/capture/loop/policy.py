@@ -9,14 +9,15 @@ so if that is found out in the middle of a round, the frame is traced again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch import fx
 
+from fusepass.capture.bytecode.control_flow import facts_of
 from fusepass.capture.bytecode.instructions import successors
-from fusepass.capture.bytecode.natural_loops import Loop, loops_of
+from fusepass.capture.bytecode.natural_loops import Loop, find_loops, loops_of
 from fusepass.capture.frame_state import Frame, Place, frame_of
 from fusepass.capture.loop.capture_loop import capture_loop
 from fusepass.capture.loop.round_code import exits_of, followed
@@ -111,7 +112,7 @@ def _starts_at_guard(
         predicate = stack.wrap_call(translator, "call_function", torch.logical_not, args, {})
     past = leads[0] if leads[1] == loop.head else leads[1]
     device = tensor_value(predicate.as_proxy().node).device  # type: ignore[union-attr]
-    number = _exit_number(translator, loop, past)
+    number = _exit_number(translator.instructions, loop, past)
     start = Start(
         loop, frame.new_id(), predicate, None, device, place, may_skip=True, skips_to=number
     )
@@ -236,7 +237,7 @@ def _is_about(translator: Any, loop: Loop, at: int) -> bool:
     if at in loop.members:
         fed = loop.iterates and any(map(range_of_iterator, translator.stack))
         return bool(loop.tests) or fed
-    return guarded_loop(translator, at) is loop
+    return guarded_loop(translator, at) == loop
 
 
 def _want(translator: Any, frame: Frame, loop: Loop, place: Place, tested: Any) -> NoReturn:
@@ -256,21 +257,27 @@ def _fills_what_is_below(translator: Any, loop: Loop) -> bool:
 
 def guarded_loop(translator: Any, at: int) -> Loop | None:
     """The loop that a jump leads to the head of, or past."""
-    instructions = translator.instructions
-    leads = successors(instructions)[at][:2]
-    for loop in loops_of(translator.f_code, instructions):
-        if loop.iterates or loop.head not in leads:
-            continue
-        other = leads[0] if leads[1] == loop.head else leads[1]
-        if other is not None and _exit_number(translator, loop, other):
-            return loop
-    return None
+    return facts_of(_guards, translator.f_code, translator.instructions).get(at)
 
 
-def _exit_number(translator: Any, loop: Loop, index: int) -> int:
+def _guards(instructions: Sequence[Any]) -> dict[int, Loop]:
+    """The ``while`` loops, by the jumps that lead to their heads or past them."""
+    loops, found = find_loops(instructions), {}
+    leads = successors(instructions) if loops else []
+    for at, (after, jump, _) in enumerate(leads):
+        for loop in loops:
+            if loop.iterates or loop.head not in (after, jump):
+                continue
+            other = after if jump == loop.head else jump
+            if other is not None and _exit_number(instructions, loop, other):
+                found.setdefault(at, loop)
+    return found
+
+
+def _exit_number(instructions: Sequence[Any], loop: Loop, index: int) -> int:
     """The number of the exit that an instruction leads to; 0 if it is none."""
-    exits, _ = exits_of(translator.instructions, loop)
-    place = followed(translator.instructions, index, 1)
+    exits, _ = exits_of(instructions, loop)
+    place = followed(instructions, index, 1)
     found = [number for number, one in enumerate(exits, 1) if one.index == place.index]
     return found[0] if found else 0
 
@@ -298,8 +305,7 @@ def _exceeds(translator: Any, frame: Frame, loop: Loop) -> bool:
 def note_known_test(translator: Any, frame: Frame) -> None:
     """At a jump on a known value: see how far a counter is from the bound that ends a loop."""
     at = translator.instruction_pointer - 1
-    loops = loops_of(translator.f_code, translator.instructions)
-    loop = next((one for one in loops if at in one.tests), None) or guarded_loop(translator, at)
+    loop = _loop_left_at(translator, at) or guarded_loop(translator, at)
     if loop is None or at < 3:
         return
     node = stack.number_on_top(translator)
