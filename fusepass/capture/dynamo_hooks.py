@@ -218,12 +218,15 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     read = () if tested is not None else item_hooks.items_tested(translator, frame)
     frame.active.append(key)
     at = translator.instruction_pointer - 1
+    number = None
     try:
+        if tested is None:
+            number = item_hooks.put_predicate(translator)
+            tested = translator.stack[-1]
         if policy.starts_at_jump(translator, frame, place, tested):
             return None
         _bound_work(frame, key)
         policy.note_long_loop(translator, frame, place, tested)
-        number = item_hooks.put_predicate(translator) if tested is None else None
         region = region_of(translator.f_code, translator.instructions)
         site = fork(translator, jump, region, frame, place, number)
     except RESTART_ERRORS:
