@@ -17,6 +17,7 @@ from fusepass.capture.branch.merge import merge, merge_locals
 from fusepass.capture.branch.outputs import Outputs, Results, settle
 from fusepass.capture.branch.snapshot import BLOCKS, Arm, OpenBranch, restore_iterators
 from fusepass.capture.branch.stand_ins import ArmRecorder
+from fusepass.capture.branch.unread_numbers import read_number
 from fusepass.capture.bytecode.control_flow import EXIT, live_names
 from fusepass.capture.frame_state import BranchSite
 from fusepass.capture.masks.lowering import remove_data_sizes
@@ -91,7 +92,9 @@ def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
         text = "a Python number differs between the arms"
         restart_with_phis(branch.frame, branch.place, (Reason.PYTHON_VALUE, text))
     numbers = [record_choice(translator, branch.predicate, pair, facts) for pair in outputs.numbers]
-    results = Results(tensors, numbers, effects, functools.partial(_phi, branch, held))
+    phi = functools.partial(_phi, branch, held)
+    read_in = functools.partial(read_number, translator, branch.frame)
+    results = Results(tensors, numbers, effects, phi, read_in)
     finish(results)
     for item, name, value in bound:
         bind_attribute(effects, item, name, settle(value, results))

@@ -17,6 +17,7 @@ from typing import Any
 from fusepass.capture.branch.known_outcomes import resolved
 from fusepass.capture.branch.one_sided import phi_of, truth_of_two
 from fusepass.capture.branch.outputs import Outputs, PendingContainer, PendingPhi
+from fusepass.capture.branch.unread_numbers import number_of_two
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.arm_scalars import is_choice
 from fusepass.report.decision import Reason
@@ -86,6 +87,8 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
         return phi_of(taken, other, text, outputs)
     if stack.same_symbol(taken, other):
         return taken
+    if (number := number_of_two(taken, other, outputs)) is not None:
+        return number
     left = _number_or_tensor(taken, constant, value)
     right = _number_or_tensor(other, other_constant, other_value)
     if outputs.number_nodes and left is not None and right is not None:

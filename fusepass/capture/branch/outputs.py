@@ -26,6 +26,21 @@ class Pending:
 
 
 @dataclass(frozen=True)
+class PendingNumber:
+    """Stands for a number that is read from a result.
+
+    Attributes:
+        tensor: the result, pending.
+        place: where the program reads the number.
+        range: what an integer can be.
+    """
+
+    tensor: Pending
+    place: Any
+    range: Any
+
+
+@dataclass(frozen=True)
 class PendingContainer:
     """A container to be made once the outputs inside it exist.
 
@@ -134,6 +149,7 @@ class Results:
         numbers: the numbers that differ, in order.
         effects: Dynamo's pending side effects.
         phi: makes a value that is one of two, of a predicate or None, these and what to say of it.
+        number: reads a number from a result.
         made: containers rebuilt so far: one pending container gives one object.
     """
 
@@ -141,6 +157,7 @@ class Results:
     numbers: list[Any]
     effects: Any
     phi: Callable[..., Any]
+    number: Callable[[Any, PendingNumber], Any]
     made: dict[int, Any] = field(default_factory=dict)
 
 
@@ -148,11 +165,13 @@ def settle(value: Any, results: Results) -> Any:
     """Replace what merging left pending by what now exists."""
     if isinstance(value, Pending):
         return getattr(results, value.of)[value.position]
-    if not isinstance(value, (PendingContainer, PendingPhi)):
+    if not isinstance(value, (PendingContainer, PendingPhi, PendingNumber)):
         return value
     made = results.made
     if id(value) not in made:
-        if isinstance(value, PendingPhi):
+        if isinstance(value, PendingNumber):
+            made[id(value)] = results.number(settle(value.tensor, results), value)
+        elif isinstance(value, PendingPhi):
             parts = (settle(one, results) for one in (value.predicate, value.taken, value.other))
             made[id(value)] = results.phi(*parts, value.told)
         else:

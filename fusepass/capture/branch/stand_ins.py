@@ -39,7 +39,8 @@ class ArmRecorder:
         return outcomes(self.branch.frame, [(tested, arm)])
 
     @contextlib.contextmanager
-    def _inside(self, arm: bool) -> Iterator[None]:
+    def inside(self, arm: bool) -> Iterator[None]:
+        """What is recorded inside stands in an arm."""
         last = last_node(self.branch.graph)
         yield
         for node in recorded_since(self.branch.graph, last):
@@ -55,7 +56,7 @@ class ArmRecorder:
         value = tensor_value(like)
         if value is None or value.layout is not torch.strided:
             raise Refusal(Reason.UNTRACEABLE, "a value at the join has no known shape")
-        with self._inside(arm):
+        with self.inside(arm):
             made = _zeros(self.branch, value)
         if value.dtype is torch.bool and value.dim() == 0:
             made.node.meta[TRUTH] = False
@@ -65,7 +66,7 @@ class ArmRecorder:
         """A truth value that an arm leaves, as a tracked tensor."""
         translator = self.branch.translator
         constant, python = stack.constant_of(value)
-        with self._inside(arm):
+        with self.inside(arm):
             if not constant:
                 tested = tested_now(self.branch.frame, value)
                 sides = (stack.constant_of(side)[1] for side in (value.taken, value.other))

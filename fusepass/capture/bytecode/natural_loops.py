@@ -22,6 +22,8 @@ import networkx as nx
 from fusepass.capture.bytecode.control_flow import facts_of
 from fusepass.capture.bytecode.instructions import successors
 
+SKIPPED = ("NOP", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE")  # they only lead on
+
 
 @dataclass(frozen=True)
 class Loop:
@@ -70,7 +72,7 @@ def find_loops(instructions: Sequence[Any]) -> tuple[Loop, ...]:
             )
             bodies.setdefault(head, {head}).update({start} | inside)
     fed = {head for head in bodies if instructions[head].opname == "FOR_ITER"}
-    merged = _merge_repeated_tests(graph, bodies, fed)
+    merged = _merge_repeated_tests(instructions, graph, bodies, fed)
     found = [_loop(instructions, graph, head, frozenset(body)) for head, body in merged.items()]
     return tuple(sorted(found, key=lambda loop: len(loop.members)))
 
@@ -86,11 +88,12 @@ def _dominates(a: int, b: int, dominator: dict[int, Any]) -> bool:
 
 
 def _merge_repeated_tests(
-    graph: nx.DiGraph, bodies: dict[int, set[int]], fed: set[int]
+    instructions: Sequence[Any], graph: nx.DiGraph, bodies: dict[int, set[int]], fed: set[int]
 ) -> dict[int, set[int]]:
     """Make one loop of a body and of the first test that ``continue`` jumps back to.
 
-    Those that an iterator feeds (``fed``) stay apart.
+    Those that an iterator feeds (``fed``) stay apart, and so do two loops of which the outer one
+    does something between the inner one and its own test.
     """
     merged = dict(bodies)
     for outer, around in bodies.items():
@@ -100,10 +103,20 @@ def _merge_repeated_tests(
             if inner not in merged or outer not in merged:
                 continue
             rest = graph.subgraph(around - {inner})
+            left = {to for at in body for to in graph[at] if to in around - body}
+            if any(_after_jumps(instructions, graph, to) != outer for to in left):
+                continue
             if not any(outer in nx.descendants(rest, to) or to == outer for to in rest[outer]):
                 merged[inner] = body | around
                 del merged[outer]
     return merged
+
+
+def _after_jumps(instructions: Sequence[Any], graph: nx.DiGraph, at: int) -> int:
+    """Where an instruction leads that only jumps, and those behind it."""
+    while instructions[at].opname in SKIPPED and len(graph[at]) == 1:
+        (at,) = graph[at]
+    return at
 
 
 def _loop(

@@ -63,6 +63,12 @@ class Numbers:
             limits = torch.iinfo(torch.int64)
             self.ranges[name] = Range(limits.min, limits.max)
 
+    def may_be(self, name: str, range_: Range) -> None:
+        """Note what an integer that only rounds bind can be at one of their ends."""
+        known = self.ranges.get(name, range_)
+        least, most = min(known.least, range_.least), max(known.most, range_.most)
+        self.ranges[name] = Range(least, most)
+
     def loader(self, name: str) -> Callable[..., Any]:
         """What reads the number that a name stands for."""
 

@@ -22,7 +22,7 @@ from types import CodeType
 from typing import Any
 
 from fusepass.capture.bytecode.instructions import handler_of, names_of, successors
-from fusepass.capture.bytecode.natural_loops import Loop
+from fusepass.capture.bytecode.natural_loops import SKIPPED, Loop
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.code_objects import (
@@ -35,7 +35,6 @@ from fusepass.torch_private.dynamo.code_objects import (
 
 ENDS, FIRST = "fusepass_ends", "fusepass_first"  # parameters: called at each end; the loop variable
 CONTINUES = 0  # number of the end that leads to the next round
-_SKIPPED = ("NOP", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
 _FORBIDDEN = {
     "MAKE_FUNCTION": "a function is made in it",
     "LOAD_CLOSURE": "a variable of it is shared with a function",
@@ -118,7 +117,7 @@ def followed(instructions: Sequence[Any], index: int, popped: int) -> Exit:
             index = after
         elif name == "POP_TOP" and popped == 0:
             index, popped = after, 1
-        elif name in _SKIPPED:
+        elif name in SKIPPED:
             index = after if jump is None else jump
         else:
             return Exit(index, popped)

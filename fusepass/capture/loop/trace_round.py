@@ -248,6 +248,8 @@ class _Tracer:
         if name in self.carried:
             raise Refusal(Reason.PYTHON_VALUE, f"{name!r} becomes a number in the loop")
         self.kinds_left[name] = _kind_of_dtype(made[0])
+        if self.kinds_left[name] == "int":
+            self.numbers.may_be(name, made[1])
         return made[0]
 
     def _finish(self, leaves: list[Any]) -> None:
