@@ -107,7 +107,7 @@ def record_sink(branch: snapshot.OpenBranch, arm: bool) -> BranchSite:
     """
     translator, frame, before, place = branch.translator, branch.frame, branch.before, branch.place
     check_site(translator, frame)
-    frame.due = bad = _bad(branch, arm)
+    frame.due = bad = due_here(translator, frame, branch.predicate, arm)
     prints = raising.prints_waiting(translator)
     last = snapshot.last_node(branch.graph)
     try:
@@ -122,7 +122,9 @@ def record_sink(branch: snapshot.OpenBranch, arm: bool) -> BranchSite:
     check_message(nodes, "the arm that raises")
     if raising.prints_waiting(translator) != prints:
         raise Refusal(Reason.SIDE_EFFECT, "the arm that raises prints first")
-    _write_sink(translator, branch.site, bad, raised)
+    writer = ValueWriter()
+    recipe = writer.exception(_check_exception(raised))
+    write_sink(translator, branch.site, bad, writer, recipe, raised.stack, raised.cause is not None)
     facts = Branch(branch.site, branch.outer, "sink", False, place.file, place.line)
     text = "the exception is raised after the graph: one read-back per call"
     decision = place.decided(Outcome.APPLIED, Reason.RAISES, text, "sink")
@@ -148,11 +150,10 @@ def check_site(translator: Any, frame: Frame) -> None:
         raise Refusal(Reason.LOOP, "the same graph raises at more than a thousand places")
 
 
-def _bad(branch: snapshot.OpenBranch, when: bool) -> Any:
-    """The 0-d bool tensor that says whether the exception is due, outer branches included."""
-    translator, frame = branch.translator, branch.frame
+def due_here(translator: Any, frame: Frame, predicate: Any, when: bool) -> Any:
+    """The 0-d bool tensor that says whether an exception is due, outer branches included."""
     tests = [(frame.predicates[site], arm) for site, arm in frame.arms]
-    tests.append((branch.predicate, when))
+    tests.append((predicate, when))
     bad: Any = None
     for tested, outcome in tests:
         test = tested
@@ -210,16 +211,23 @@ def _check_exception(raised: Raised) -> Any:
     return raised.value
 
 
-def _write_sink(translator: Any, site: int, bad: Any, raised: Raised) -> None:
+def write_sink(
+    translator: Any,
+    site: int,
+    bad: Any,
+    writer: ValueWriter,
+    recipe: Any,
+    where: tuple[tuple[str, str, int], ...],
+    without_context: bool = False,
+) -> None:
     """Put the node into the graph that raises after it, where ``bad`` is true."""
-    writer = ValueWriter()
     sink = Sink(
         site=site,
-        recipe=writer.exception(_check_exception(raised)),
-        stack=raised.stack,
+        recipe=recipe,
+        stack=where,
         modes=Modes.now(),
         random_calls=raising.random_call_count(translator.output),
-        without_context=raised.cause is not None,
+        without_context=without_context,
         shows_grad=frozenset(writer.shows_grad),
         shows_whole=frozenset(writer.shows_whole),
     )

@@ -23,6 +23,7 @@ from fusepass.capture.loop.trace_round import (
     Traced,
     trace_round,
 )
+from fusepass.capture.loop.unbound import raise_unbound
 from fusepass.capture.nodes.select_node import BRANCH, HIDES_GRAD, WRITTEN, Branch, select
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.ops.op_names import tensor_value
@@ -74,6 +75,7 @@ class _Capture:
         values = self._values(traced, sealed)
         self._choose(traced, values, flags, skips)
         self._write_back(sealed)
+        self._raise_unbound(traced, skips)
         true = traced.true.as_proxy().node
         if not true.users:
             true.graph.erase_node(true)
@@ -141,6 +143,14 @@ class _Capture:
         for node, result in sealed.written:
             args = stack.proxy_of(self.translator, node), result.as_proxy()
             stack.wrap_call(self.translator, "call_method", "copy_", args, {})
+
+    def _raise_unbound(self, traced: Traced, skips: Any) -> None:
+        if not traced.unbound:
+            return
+        frame, index = self.frame, traced.code.exits[self.start.skips_to - 1].index
+        site = raise_unbound(self.translator, frame, self.place, traced.unbound, index, skips)
+        self.sites.append(site)
+        frame.sites.append(site)
 
     def _go_on(self, traced: Traced, values: dict[str, Any]) -> None:
         translator = self.translator

@@ -97,6 +97,7 @@ class Traced:
         true: a tracked 0-d tensor, true, from before the round.
         last: the node in front of what was recorded in the round.
         constants: names that a round leaves bound to the same tracked value, known by then.
+        unbound: names that are read behind the loop and not bound if there is no round.
     """
 
     carried: list[Carried]
@@ -105,6 +106,7 @@ class Traced:
     last: fx.Node | None
     true: Any
     constants: dict[str, Any] = field(default_factory=dict)
+    unbound: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -114,10 +116,12 @@ class _Names:
     Attributes:
         given: tracked values of those bound when a round begins.
         results: those that a round hands to its end, in order.
+        skipped: those that are read behind the loop if there is no round.
     """
 
     given: dict[str, Any]
     results: tuple[str, ...]
+    skipped: frozenset[str] = frozenset()
 
 
 def trace_round(translator: Any, frame: Frame, start: Start) -> Traced:
@@ -171,7 +175,10 @@ class _Tracer:
             raise Refusal(Reason.LOOP, "a round ends in a way that cannot be joined")
         self._finish(leaves)
         carried = list(self.carried.values())
-        return Traced(carried, code, self.numbers, last, true, self.constants)
+        unbound = (self.names.skipped & {*self.names.results}) - set(self.names.given)
+        return Traced(
+            carried, code, self.numbers, last, true, self.constants, unbound=frozenset(unbound)
+        )
 
     def _begin(self) -> None:
         """Make the values that the first round is given."""
@@ -269,9 +276,6 @@ class _Tracer:
             one.final = value
             if one.initial is not None:
                 _check_same(one)
-            elif self.start.may_skip:
-                text = f"{name!r} is not bound before the loop, which may make no round"
-                raise Refusal(Reason.UNBOUND, text)
 
     def _leave_known(self, name: str, value: Any) -> None:
         constant, known = stack.constant_of(value)
@@ -282,7 +286,7 @@ class _Tracer:
             if before is not value and not same:
                 text = f"{name!r} is neither a tensor nor a number, and the loop binds it"
                 raise Refusal(Reason.PYTHON_VALUE, text)
-        elif not constant or known is None or self.start.may_skip:
+        elif not constant or known is None:
             raise Refusal(Reason.UNBOUND, f"{name!r} is not bound in each round")
         self.constants[name] = value
 
@@ -383,6 +387,9 @@ def _names(translator: Any, start: Start) -> _Names:
     shared = stored.intersection(translator.cell_and_freevars())
     if shared:
         raise Refusal(Reason.LOOP, f"{min(shared)!r} is shared with a function")
+    skipped: frozenset[str] = frozenset()
+    if start.may_skip:
+        skipped = live_names(code, instructions, exits[start.skips_to - 1].index)
     wanted = live | (behind if start.may_skip else frozenset())
     given = {}
     for name in sorted(wanted):
@@ -390,7 +397,7 @@ def _names(translator: Any, start: Start) -> _Names:
         if value is not None:
             given[name] = stack.realized(value) if name in stored else value
     results = tuple(sorted(stored & (live | behind)))
-    return _Names(given, results)
+    return _Names(given, results, skipped)
 
 
 def _number_kinds(names: _Names) -> dict[str, str]:
