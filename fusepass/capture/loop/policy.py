@@ -262,7 +262,8 @@ def guarded_loop(translator: Any, at: int) -> Loop | None:
 
 def _guards(instructions: Sequence[Any]) -> dict[int, Loop]:
     """The ``while`` loops, by the jumps that lead to their heads or past them."""
-    loops, found = find_loops(instructions), {}
+    loops = find_loops(instructions)
+    found: dict[int, Loop] = {}
     leads = successors(instructions) if loops else []
     for at, (after, jump, _) in enumerate(leads):
         for loop in loops:

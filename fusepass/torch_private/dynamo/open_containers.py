@@ -17,12 +17,13 @@ from torch._dynamo.current_scope_id import current_scope_id
 from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.variables import ListVariable, TupleVariable
-from torch._dynamo.variables.base import ValueMutationNew, VariableTracker
+from torch._dynamo.variables.base import ValueMutationNew
 
 from fusepass.torch_private.dynamo.errors.raising import source_name
 from fusepass.torch_private.dynamo.errors.wording import noun_of
 from fusepass.torch_private.dynamo.open_writes import Outcome
 from fusepass.torch_private.dynamo.stack import break_graph, constant, frames_held
+from fusepass.torch_private.dynamo.values_inside import values_inside
 from fusepass.torch_private.patches import IsOurs, Patches, Theirs
 
 _CLASSES = ("ConstDictVariable", "DequeVariable", "ListVariable", "SetVariable")
@@ -33,7 +34,8 @@ _BLIND = {  # changes that ask nothing of what the container holds, and cannot f
     "ConstDictVariable": ("__setitem__",),
     "SetVariable": ("add",),
 }
-_INSIDE = "_base_vt _dict_vt _list_vt _set_vt _tuple_vt dict_vt".split()  # of an object of a class
+_INSIDE = {"_base_vt", "_dict_vt", "_list_vt", "_set_vt", "_tuple_vt", "dict_vt"}  # of an object
+_OF_A_MODULE = ("_buffers", "_modules", "_parameters")
 _UPDATES = "fusepass_updates"  # attribute of an open container: how and with what it is changed
 _MODIFIED = "fusepass_modified"  # the same: whether it was changed before it was open
 _handlers: list[Callable[[Any], None]] = []
@@ -111,8 +113,7 @@ def kind_of_container(value: Any) -> str | None:
         return None
     if getattr(value, "user_cls", dict) not in (dict, collections.OrderedDict):
         return None
-    own = source_name(value) or ""
-    if value.mutation_type is None or own.endswith(("._buffers", "._modules", "._parameters")):
+    if value.mutation_type is None or getattr(value.source, "member", None) in _OF_A_MODULE:
         return None
     return str(name)
 
@@ -170,11 +171,10 @@ def is_applied(effects: Any, value: Any) -> bool:
 def containers_held(translator: Any) -> Iterator[Any]:
     """All containers that the program could change, and whose changes can wait."""
     effects = translator.output.side_effects
-    found: list[Any] = [*effects.id_to_variable.values()]
-    seen: dict[int, Any] = {}
     own = [value for writes in effects.store_attr_mutations.values() for value in writes.values()]
-    VariableTracker.visit(found.append, [*frames_held(translator), *own, *found], seen)
-    known = {id(vars(value).get(name)) for value in found for name in _INSIDE}
+    outer = [*effects.id_to_variable.values()]
+    found = [*outer, *values_inside([*frames_held(translator), *own, *outer])]
+    known = {id(vars(one)[name]) for one in found for name in _INSIDE & vars(one).keys()}
     for value in found:
         if id(value) not in known and kind_of_container(value) is not None:
             known.add(id(value))
@@ -183,8 +183,7 @@ def containers_held(translator: Any) -> Iterator[Any]:
 
 def is_iterated(translator: Any, container: Any) -> bool:
     """Whether an iterator over a list has not come to its end."""
-    held: list[Any] = []
-    VariableTracker.visit(held.append, list(frames_held(translator)), {})
+    held = values_inside(frames_held(translator))
     items = vars(container)["items"]
     return any("Iterator" in type(one).__name__ and vars(one).get("items") is items for one in held)
 
