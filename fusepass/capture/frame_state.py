@@ -15,6 +15,7 @@ from torch import fx
 from fusepass.capture.effects.listener_guard import ListenerCheck
 from fusepass.capture.grad_tracking import UntrackedTensors
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch
+from fusepass.capture.refusal import Refusal
 from fusepass.errors import FusepassError
 from fusepass.graph.dataflow.writes import MemoryWrites
 from fusepass.options import Options
@@ -116,6 +117,7 @@ class Frame:
         stands_for: branches made while lowering a site, to the site.
         ungraded: what did not require grad before the arms being traced.
         predicates: the tracked tensor each branch tests, by site id.
+        judged: nodes in arms that were joined, each with why it must not run untaken.
         selections: masks let select while tracing, and where, by graph node.
         empties: sinks for where a mask selects nothing, by site, and the place of the selection.
         passed: outcomes of predicates that are known because the other arm only raises, each with
@@ -162,6 +164,7 @@ class Frame:
     steps_again: int = 0
     folded: dict[Any, Any] = field(default_factory=dict)
     arms_of_uses: int = 0
+    judged: dict[fx.Node, Refusal | None] = field(default_factory=dict)
     selections: dict[fx.Node, Place] = field(default_factory=dict)
     empties: dict[int, Place] = field(default_factory=dict)
     settled: bool = False

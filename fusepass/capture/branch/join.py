@@ -6,6 +6,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from torch import fx
@@ -20,9 +21,9 @@ from fusepass.capture.branch.stand_ins import ArmRecorder
 from fusepass.capture.branch.unread_numbers import read_number
 from fusepass.capture.bytecode.control_flow import EXIT, live_names
 from fusepass.capture.frame_state import BranchSite
-from fusepass.capture.masks.lowering import remove_data_sizes
-from fusepass.capture.masks.masked_store import lower_masked_stores
-from fusepass.capture.masks.mixed_index import split_mixed_indices
+from fusepass.capture.masks.lowering import has_data_size, remove_data_sizes
+from fusepass.capture.masks.masked_store import GETITEM, SETITEM, lower_masked_stores
+from fusepass.capture.masks.mixed_index import split_index, split_mixed_indices
 from fusepass.capture.mutation.shadow_copies import Shadows, shadow_arms, write_back
 from fusepass.capture.nodes.events import is_line, nodes_of
 from fusepass.capture.nodes.predicate import held_predicate
@@ -37,6 +38,8 @@ from fusepass.capture.nodes.select_node import (
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.restarts import NUMBERS, restart_with_phis, why_kept
 from fusepass.capture.scalars.arm_scalars import record_choice
+from fusepass.graph.dataflow.effects import written_nodes
+from fusepass.graph.ops.op_names import op_name
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.phi import PhiVariable, make_phi
@@ -135,16 +138,26 @@ class _FunctionalArms:
 
 def _rewrite_arms(branch: OpenBranch, nodes: dict[bool, list[fx.Node]]) -> _FunctionalArms:
     """Take out of both arms what a select cannot stand behind: unknown sizes, stores, writes."""
-    fake_mode = branch.translator.fake_mode
-    for arm in nodes.values():
-        split_mixed_indices(arm, fake_mode)
-    erased = remove_data_sizes(branch.translator, nodes)
-    for arm in nodes.values():
-        lower_masked_stores(arm, fake_mode)
-    shadows = shadow_arms(branch.graph, nodes, branch.site, fake_mode)
-    for arm in nodes.values():
-        legality.mark_total_functions(branch.translator, arm)
-    return _FunctionalArms(nodes, shadows, erased, legality.check_arms(nodes))
+    fake_mode, judged = branch.translator.fake_mode, branch.frame.judged
+    new = [node for node in chain(*nodes.values()) if node not in judged]
+    erased: frozenset[fx.Node] = frozenset()
+    shadows = Shadows()
+    if any(map(_is_rewritten, new)):  # in branches inside an arm that is done
+        for arm in nodes.values():
+            split_mixed_indices(arm, fake_mode)
+        erased = remove_data_sizes(branch.translator, nodes)
+        for arm in nodes.values():
+            lower_masked_stores(arm, fake_mode)
+        shadows = shadow_arms(branch.graph, nodes, branch.site, fake_mode)
+    new = [node for node in chain(*nodes.values()) if node not in judged]
+    legality.mark_total_functions(branch.translator, new)
+    return _FunctionalArms(nodes, shadows, erased, legality.check_arms(nodes, judged))
+
+
+def _is_rewritten(node: fx.Node) -> bool:
+    """Whether a node of an arm may have to become others: it writes, or masks give its size."""
+    indexes = op_name(node) in (*GETITEM, *SETITEM) and split_index(node) is not None
+    return indexes or bool(written_nodes(node)) or has_data_size(node)
 
 
 def _check_treatment(

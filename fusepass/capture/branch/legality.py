@@ -18,6 +18,7 @@ from torch import fx
 from fusepass.capture.branch.cond_legality import check_cond
 from fusepass.capture.branch.snapshot import OpenBranch
 from fusepass.capture.frame_state import Place
+from fusepass.capture.nodes.select_node import ARM
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.cost import roofline
 from fusepass.graph.dataflow.effects import (
@@ -42,6 +43,7 @@ from fusepass.torch_private.inductor.checkpoints import is_checkpointed
 Nodes = dict[bool, list[fx.Node]]
 Pairs = list[tuple[fx.Node, fx.Node]]
 
+_MOST_MODELED = 128  # nodes of both arms whose time is estimated together
 
 # What these leave is no value that could be selected: a hook, a cut in autograd's graph.
 _MARKS_A_TENSOR = frozenset(
@@ -100,8 +102,11 @@ def _is_total(graph: fx.Graph) -> bool:
     )
 
 
-def check_arms(arms: Nodes) -> Refusal | None:
+def check_arms(arms: Nodes, judged: dict[fx.Node, Refusal | None]) -> Refusal | None:
     """Check what the arms do: writes, then operations that can fail, then random draws.
+
+    ``judged`` are nodes of branches inside the arms, which have been checked, each with why it must
+    not run untaken; it gains the others. So each node is looked at once, however deep it stands.
 
     Returns:
         Why the arm that is not taken must not run, or None when both may.
@@ -109,7 +114,8 @@ def check_arms(arms: Nodes) -> Refusal | None:
     Raises:
         Refusal: an arm writes older memory (in a way that shadows could not take over).
     """
-    for node in chain(*arms.values()):
+    new = {arm: [node for node in nodes if node not in judged] for arm, nodes in arms.items()}
+    for node in chain(*new.values()):
         name = op_name(node) or ""
         if begins_transform(name):
             text = "a transform of functions (torch.func) in an arm changes what its calls do"
@@ -117,25 +123,26 @@ def check_arms(arms: Nodes) -> Refusal | None:
         if name in _MARKS_A_TENSOR:
             text = f"{op_name(node)} in an arm changes a tensor beyond its contents"
             raise Refusal(Reason.SIDE_EFFECT, text)
-    for nodes in arms.values():
-        made_here = {memory_of(n) for n in nodes} - {None}
-        for node in nodes:
+    for arm, nodes in arms.items():
+        writing = [node for node in new[arm] if written_nodes(node)]
+        made_here = {memory_of(n) for n in nodes} - {None} if writing else set()
+        for node in writing:
             for written in written_nodes(node):
                 if memory_of(written) not in made_here or _shares_older(written, set(nodes)):
                     raise Refusal(
                         Reason.SIDE_EFFECT,
                         f"{op_name(node)} writes memory that existed before the arm",
                     )
-    random: Refusal | None = None
-    for node in chain(*arms.values()):
-        if is_random(node):
-            text = f"{op_name(node)} draws random numbers in an arm"
-            random = random or Refusal(Reason.RANDOM_OP, text)
-            continue
-        why = partial_reason(node)
-        if why is not None:
-            return Refusal(Reason.PARTIAL_OP, why)
-    return random
+    judged |= {node: _why_not_untaken(node) for node in chain(*new.values())}
+    found = [why for why in map(judged.__getitem__, chain(*arms.values())) if why is not None]
+    return next((why for why in found if why.code is Reason.PARTIAL_OP), next(iter(found), None))
+
+
+def _why_not_untaken(node: fx.Node) -> Refusal | None:
+    if is_random(node):
+        return Refusal(Reason.RANDOM_OP, f"{op_name(node)} draws random numbers in an arm")
+    why = partial_reason(node)
+    return None if why is None else Refusal(Reason.PARTIAL_OP, why)
 
 
 def check_outputs(
@@ -173,7 +180,7 @@ def check_outputs(
     if tested is None:
         raise Refusal(Reason.PREDICATE, "the tensor tested has no known shape")
     trained = any(fake.requires_grad for fake in fakes)
-    treatment, reason, text, estimates = _choose(options, arms, pairs, tested, untaken, trained)
+    treatment, reason, text, estimates = _choose(branch, arms, pairs, tested, untaken, trained)
     if treatment == "cond":
         why, writes = Refusal(reason, text), len(pairs) > read
         inside = is_checkpointed(translator)
@@ -257,13 +264,14 @@ def _hides_grad(
 
 
 def _choose(
-    options: Options,
+    branch: OpenBranch,
     arms: Nodes,
     pairs: Pairs,
     tested: torch.Tensor,
     untaken: Refusal | None,
     trained: bool,
 ) -> tuple[str, Reason, str, dict[str, float]]:
+    options = branch.frame.options
     if untaken is not None:
         if options.treatment == "where":
             raise untaken
@@ -273,10 +281,11 @@ def _choose(
         return "where", Reason.FORCED, "options ask for where", {}
     if options.treatment == "cond":
         return "cond", Reason.FORCED, "options ask for cond", {}
-    for node in chain(*arms.values()):
+    own, inside = _modeled(branch, arms)
+    for node in chain(*own.values()):
         if copies_between_devices(node):
             raise Refusal(Reason.COST, f"{op_name(node)} in an arm copies between devices")
-    estimates = roofline.estimates(arms, pairs, tested.device, training=trained)
+    estimates = roofline.estimates(own, pairs, tested.device, training=trained, inside=inside)
     excess = saved_for_backward.memory_excess(arms, options) if trained else None
     if excess is None and estimates["where"] <= estimates["cond"]:
         return (
@@ -290,6 +299,29 @@ def _choose(
         f"waiting for the host and running one {estimates['cond']:.0f} µs"
     )
     return "cond", Reason.COST, text, estimates
+
+
+def _modeled(branch: OpenBranch, arms: Nodes) -> tuple[Nodes, dict[bool, float]]:
+    """The nodes whose time is estimated, and what branches inside the arms take beside them.
+
+    The nodes of small arms are estimated together: those of several branches may be one kernel.
+    Where many branches stand inside one another, each counts as what was estimated for it. Its
+    nodes would be looked at once for every branch around it otherwise.
+    """
+    if sum(map(len, arms.values())) <= _MOST_MODELED:
+        return arms, {}
+    inner: dict[bool, list[float | None]] = {True: [], False: []}
+    for site in branch.frame.sites:
+        around, sink = site.branch.outer, site.branch.treatment == "sink"
+        if around is not None and around[0] == branch.site:
+            inner[around[1]].append(0.0 if sink else site.decision.candidates.get("where"))
+    if None in chain(*inner.values()):
+        return arms, {}
+    own = {
+        arm: [node for node in nodes if node.meta.get(ARM) == (branch.site, arm)]
+        for arm, nodes in arms.items()
+    }
+    return own, {arm: sum(filter(None, costs)) for arm, costs in inner.items()}
 
 
 def _all_equal(left: Any, right: Any) -> bool:

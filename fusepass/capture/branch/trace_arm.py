@@ -76,7 +76,8 @@ def _trace(branch: snapshot.OpenBranch, taken: bool, at_end: Callable[[], None])
         raise Refusal(Reason.SIDE_EFFECT, f"an arm {done}")
     bindings = {name: getattr(translator, name) for name in snapshot.COPIED}
     nodes = [node for node in nodes if not shows(node)]
-    for why in filter(None, map(special_or_transformed_reason, nodes)):
+    new = [node for node in nodes if node not in branch.frame.judged]
+    for why in filter(None, map(special_or_transformed_reason, new)):
         raise Refusal(Reason.UNTRACEABLE, f"in an arm, {why}")
     forget_counts(nodes)
     held = iterator_states(iterators)

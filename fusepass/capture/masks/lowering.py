@@ -73,6 +73,11 @@ class LoweredMasks(NamedTuple):
     erased: frozenset[fx.Node]
 
 
+def has_data_size(node: fx.Node) -> bool:
+    """Whether a node introduces a size that only the data know, or has one."""
+    return bool(unbacked_sizes.sizes_bound(node.meta)) or is_sized_by_data(node)
+
+
 def lower_selections(nodes: list[fx.Node], fake_mode: Any, *, exact: bool = False) -> LoweredMasks:
     """Compute what masks select among ``nodes`` for all elements, where that can be done.
 
@@ -80,7 +85,7 @@ def lower_selections(nodes: list[fx.Node], fake_mode: Any, *, exact: bool = Fals
     must leave the bits of eager, and what nothing uses may be a result; else they are a complete
     graph.
     """
-    if not any(unbacked_sizes.sizes_bound(node.meta) or is_sized_by_data(node) for node in nodes):
+    if not any(map(has_data_size, nodes)):
         return LoweredMasks([], {}, frozenset())
     low = MaskLowering(fake_mode, WriteHistory(nodes[0].graph, nodes[-1]), exact)
     why = _lower_each(low, nodes)

@@ -8,8 +8,9 @@ of the work with it: the estimate is rather too high, and so rather too careful.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 from torch import fx
@@ -346,6 +347,7 @@ def estimates(
     device: torch.device,
     *,
     training: bool = False,
+    inside: Mapping[bool, float] = MappingProxyType({}),
 ) -> dict[str, float]:
     """What each treatment of a branch would take, in µs, for the report.
 
@@ -353,14 +355,17 @@ def estimates(
     less, so that ``where``, which runs both, is the least of them only if it does not lose
     whichever is needed. A ``cond`` waits for the host as a break does: what it saves in resuming it
     loses in fusion at its edges and in CUDA graphs. In training its backward asks again.
+    ``inside`` is what branches in each arm take whose nodes are not given, in µs.
 
     Returns:
         ``where``: both arms and the select; ``cond``: a host round trip and one arm; ``break``: the
         same, and writing and reading again what could have been fused with the code after it.
     """
     both = microseconds([*arms[True], *arms[False]], joins=pairs, training=training)
+    both += sum(inside.values())
     one = min(
         microseconds(arms[side], outputs=[p[not side] for p in pairs], training=training)
+        + inside.get(side, 0.0)
         for side in (True, False)
     )
     trip = host_round_trip(device)
