@@ -108,6 +108,7 @@ def table(summary: Summary) -> str:
         f"{ran} in {summary.seconds} s; seed {summary.seed}, codegen {summary.codegen}",
         f"failures {len(summary.failures)}; {counted}",
         f"treatments: {summary.treatments}",
+        "of all sites: " + ", ".join(f"{n} {s:.1%}" for n, s in summary.mechanisms.items()),
         "",
         f"{'shape':24}{'sites':>7}{'share':>8}{'removed':>9}{'keep':>7}{'unseen':>8}{'removed':>9}",
     ]

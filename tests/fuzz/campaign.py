@@ -17,10 +17,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tests.fuzz.generate import seeded
-from tests.fuzz.shapes import SHAPES, TRIPS
+from tests.fuzz.shapes import LOOPS, MECHANISMS, SHAPES, TRIPS
 
 CHUNK = 20  # programs a worker takes at a time
 CHUNKS_OF_A_POOL = 25  # for each worker of it
+_COUNTED = (*SHAPES, *LOOPS, *TRIPS)
 PATIENCE = 120  # seconds for one program, after which it counts as hanging
 
 
@@ -38,6 +39,7 @@ class Summary:
         trips: the round trips among them.
         treatments: (site, context) pairs by treatment; ``unseen`` where Dynamo never came.
         shapes: for each shape its sites, their share, and how many were removed, kept, unseen.
+        mechanisms: for each the share of all sites that it serves.
         failures: differences that are fusepass's.
         dynamo: differences that are there with ``backend="eager"`` as well.
         broken: programs that could not be run: a crash of the process, or no end.
@@ -56,6 +58,7 @@ class Summary:
     trips: int = 0
     treatments: dict[str, int] = field(default_factory=dict)
     shapes: dict[str, dict[str, float]] = field(default_factory=dict)
+    mechanisms: dict[str, float] = field(default_factory=dict)
     failures: list[dict[str, Any]] = field(default_factory=list)
     dynamo: list[dict[str, Any]] = field(default_factory=list)
     broken: list[dict[str, Any]] = field(default_factory=list)
@@ -95,7 +98,7 @@ def campaign(
     started = time.monotonic()
     summary = Summary(seed, codegen, device)
     sites: Counter[str] = Counter()
-    fates: dict[str, Counter[str]] = {shape: Counter() for shape in (*SHAPES, *TRIPS)}
+    fates: dict[str, Counter[str]] = {shape: Counter() for shape in _COUNTED}
     total: Counter[str] = Counter()
     chunks = [
         range(at, min(at + CHUNK, first + programs)) for at in range(first, first + programs, CHUNK)
@@ -112,16 +115,22 @@ def campaign(
     summary.shapes = {
         shape: {
             "sites": sites[shape],
-            "share": round(sites[shape] / max(_of_kind(summary, shape), 1), 4),
+            "share": round(sites[shape] / max(_of_kind(summary, sites, shape), 1), 4),
             **{fate: fates[shape][fate] for fate in ("removed", "keep", "unseen")},
             "removed_share": round(_share(fates[shape]), 4),
         }
-        for shape in (*SHAPES, *TRIPS)
+        for shape in _COUNTED
+    }
+    summary.mechanisms = {
+        name: round(sites[name] / max(summary.sites, 1), 4) for name in MECHANISMS
     }
     return summary
 
 
-def _of_kind(summary: Summary, shape: str) -> int:
+def _of_kind(summary: Summary, sites: Counter[str], shape: str) -> int:
+    """The number of sites that the share of a shape is of."""
+    if shape in LOOPS:
+        return sites["tensor_loop"]
     return summary.trips if shape in TRIPS else summary.sites - summary.trips
 
 
@@ -153,8 +162,8 @@ def _add(
     for shapes, treatments in record["sites"]:
         summary.sites += 1
         summary.trips += not shapes or shapes[0] in TRIPS
-        for shape in shapes:
-            sites[shape] += 1
+        sites.update(shapes)
+        sites.update(name for name, its in MECHANISMS.items() if not its.isdisjoint(shapes))
         for treatment in treatments:
             total[treatment or "unseen"] += 1
             fate = treatment if treatment == "keep" else "removed" if treatment else "unseen"

@@ -105,6 +105,7 @@ class Draft:
         shared: the argument that shares memory with another one, or with the host; "" if none does.
         held: whether the inputs are made of the host's state.
         subclass: of torch.Tensor, an argument of which the program has; "" if it has none.
+        loops: how many loops what is being written stands in.
     """
 
     def __init__(self, draw: Draw, budget: int = 0, trips: int = 0) -> None:
@@ -116,6 +117,7 @@ class Draft:
         self.imports: set[str] = set()
         self.logs = self.rounded = self.held = False
         self.shared = self.subclass = ""
+        self.loops = 0
         self.arguments: dict[str, Argument] = {}
         self.definitions: dict[str, Lines] = {}
         self.attributes: dict[str, str] = {}
@@ -170,10 +172,14 @@ class Draft:
         finally:
             self._within.pop()
 
-    @property
-    def looping(self) -> bool:
-        """Whether what is being written stands in a loop."""
-        return any(shape.endswith("_loop") for shape in self._within)
+    @contextlib.contextmanager
+    def looping(self) -> Iterator[None]:
+        """What is written inside stands in a loop."""
+        self.loops += 1
+        try:
+            yield
+        finally:
+            self.loops -= 1
 
     def tag(self, *shapes: str) -> None:
         """The site being written is an example of these shapes."""

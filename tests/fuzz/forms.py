@@ -1,4 +1,4 @@
-"""The forms of a branch: if / else and its relatives, expressions, early returns, while."""
+"""The forms of a branch: if / else and its relatives, expressions, early returns, loops."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tests.fuzz import trips
 from tests.fuzz.draft import Draft, Lines, Scope, indented
 from tests.fuzz.effects import Effect, effect
 from tests.fuzz.leaves import Leave, leave
+from tests.fuzz.loops import loop
 from tests.fuzz.predicates import one_element, predicate, single, static
 from tests.fuzz.values import data, scalar
 
@@ -18,9 +19,9 @@ FORMS = {
     "ternary": 4,
     "early_return": 8,
     "operand_value": 6,
-    "while": 6,
+    "tensor_loop": 13,
 }
-_EFFECTS = {0: 4, 1: 7, 2: 10, 3: 6}
+_EFFECTS = {0: 3, 1: 7, 2: 10, 3: 9}
 
 
 def branch(d: Draft, scope: Scope, nested: Callable[[Draft, Scope], Lines]) -> Lines:
@@ -120,7 +121,7 @@ def _early_return(d: Draft, scope: Scope, nested: Callable[[Draft, Scope], Lines
         if d.budget > 0 and d.draw.chance(20):
             body += nested(d, inner)
         body.append("return " + scope.returns.format(data(d, inner)))
-        if d.looping:
+        if d.loops:
             d.tag("return_in_loop")
         d.plain_result = True
     return [*here.pre, f"if {test}:{mark}", *indented(body)]
@@ -145,34 +146,6 @@ def _operand(d: Draft, scope: Scope, nested: Callable[[Draft, Scope], Lines]) ->
     scope.results.append(name)
     scope.add(after)
     return [*here.pre, line, use]
-
-
-def _while(d: Draft, scope: Scope, nested: Callable[[Draft, Scope], Lines]) -> Lines:
-    here = scope.around()
-    name = d.fresh("y")
-    operand = data(d, here)
-    with d.site("while") as mark:
-        inner = here.arm()
-        inner.add(name)
-        if d.draw.chance(50):
-            d.tag("int_tensor", "shape_0d")
-            left = d.fresh("left", scope)
-            count = d.argument("count", *(f"torch.tensor({n})" for n in (2, 0, 1, 3, 1)))
-            start, test = f"{left} = {count}", d.draw.choice((f"{left} > 0", f"{left}"))
-            step = f"{left} = {left} - 1"
-        else:
-            left = d.fresh("turn", scope)
-            d.tag("bool_chain", "bool_tensor", "shape_0d")
-            start, step = f"{left} = 0", f"{left} += 1"
-            test = f"{left} < {d.draw.choice((2, 3))} and ({name}.sum() < 4)"
-        body = [f"{name} = {data(d, inner)}"]
-        if d.draw.chance(30):
-            one = effect(d, here, both=False)
-            body = [*one.arm(inner), *body]
-        body.append(step)
-        lines = [f"{name} = {operand}", start, f"while {test}:{mark}", *indented(body)]
-    scope.add(name)
-    return [*here.pre, *lines]
 
 
 def _effects(d: Draft, here: Scope, *, both: bool | None) -> list[Effect]:
@@ -236,5 +209,5 @@ _WRITERS: dict[str, Callable[[Draft, Scope, Callable[[Draft, Scope], Lines]], Li
     "ternary": _ternary,
     "early_return": _early_return,
     "operand_value": _operand,
-    "while": _while,
+    "tensor_loop": loop,
 }

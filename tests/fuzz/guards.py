@@ -7,7 +7,7 @@ from tests.fuzz.effects import KINDS
 from tests.fuzz.predicates import control
 from tests.fuzz.values import data, fresh
 
-GUARDS = {"masked": 10, "raise": 3, "assert": 9, "partial": 13, "partial_guard": 5, "writes": 5}
+GUARDS = {"masked": 10, "raise": 3, "assert": 9, "partial": 12, "partial_guard": 6, "writes": 5}
 _ERRORS = ("ValueError", "RuntimeError", "IndexError", "Unstable")
 _UNSTABLE = [
     "class Unstable(ArithmeticError):",

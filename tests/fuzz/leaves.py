@@ -31,6 +31,16 @@ KINDS = {
     "leaves_waiting": 11,
     "mismatch": 1,
 }
+SECOND = {
+    "leaves_waiting": 19,
+    "leaves_list": 2,
+    "leaves_number": 3,
+    "leaves_namedtuple": 1,
+    "leaves_dict": 2,
+    "leaves_tuple": 5,
+    "leaves_dataclass": 2,
+    "leaves_constant": 1,
+}
 
 
 @dataclass
@@ -63,6 +73,11 @@ def leave(d: Draft, scope: Scope, *, bound: bool = False, kind: str = "") -> Lea
         bound: the variable must exist before the site, for an arm that does not bind it.
         kind: of :data:`KINDS`, if it is settled already.
     """
+    if not kind and d.draw.chance(25):
+        second = d.draw.weighted(SECOND)
+        return _two(
+            *(leave(d, scope, bound=bound, kind=k) for k in (d.draw.weighted(KINDS), second))
+        )
     kind = kind or d.draw.weighted(KINDS)
     if kind in _CONTAINERS:
         return _container(d, scope, kind, bound=bound)
@@ -87,6 +102,18 @@ def leave(d: Draft, scope: Scope, *, bound: bool = False, kind: str = "") -> Lea
         return [f"{name} = {value(d, inner)}"]
 
     return Leave(name, arm, before, tensors=[name])
+
+
+def _two(first: Leave, second: Leave) -> Leave:
+    """Two values that the arms of one site leave."""
+    return Leave(
+        first.name,
+        lambda inner, taken: [*first.arm(inner, taken), *second.arm(inner, taken)],
+        [*first.before, *second.before],
+        [*first.after, *second.after],
+        [*first.tensors, *second.tensors],
+        [*first.others, *second.others],
+    )
 
 
 def value(d: Draft, scope: Scope) -> str:

@@ -88,7 +88,7 @@ def _loop(d: Draft, scope: Scope, place: str) -> Lines:
     start = f"{name} = {data(d, scope)}"
     inner = scope.around()
     inner.add(name)
-    with d.within(place):
+    with d.within(place), d.looping():
         if place == "layer_loop":
             d.attributes.setdefault("layers", _layers(d))
             step = d.draw.choice((f"{name} = layer({name})", f"{name} = {name} + layer({name})"))

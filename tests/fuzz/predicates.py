@@ -23,7 +23,7 @@ _LITERALS = {
 
 def predicate(d: Draft, scope: Scope) -> str:
     """A condition of the site being written."""
-    kind = d.draw.weighted({"control": 5, "truth": 4, "number": 4, "chain": 3, "compare": 1})
+    kind = d.draw.weighted({"control": 10, "truth": 8, "number": 8, "chain": 6, "compare": 3})
     if kind == "chain":
         return chain(d, scope)
     if kind == "compare":

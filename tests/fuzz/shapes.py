@@ -1,6 +1,7 @@
 """The shapes of Python that a site can be an example of: what a campaign counts by.
 
-Shares are of the branches for :data:`SHAPES`, of the round trips for :data:`TRIPS`.
+Shares are of the branches for :data:`SHAPES`, of the loops that tensors end for :data:`LOOPS`, of
+the round trips for :data:`TRIPS`, and of all of them for :data:`MECHANISMS`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SHAPES = {
     "lambda": "in a lambda, or an arm calls one",
     "method": "in a method of another object, or an arm calls one",
     "generator": "in a generator",
-    "while": "while on a tensor",
+    "tensor_loop": "a loop that a tensor ends",
     "try": "try / except around the branch",
     "attempt": "beside an operation that may fail in a try",
     # predicates
@@ -93,6 +94,30 @@ SHAPES = {
     "subclass": "an argument is a subclass of torch.Tensor",
 }
 
+LOOPS = {
+    # how they end
+    "loop_while": "while on a tensor alone",
+    "loop_bounded": "while on a tensor and a counter",
+    "loop_flag": "while on a flag and a counter",
+    "loop_forever": "while True, with a break on a tensor",
+    "loop_for": "for over a range, with a break or return on a tensor",
+    # what a round does
+    "loop_continue": "continue",
+    "loop_branch": "a branch, a raise or another site in a round",
+    "loop_inner": "a loop in a round",
+    "loop_effect": "an effect, a write or an operation of its own kind, as in arms",
+    "loop_leaf": "a parameter or an argument that requires grad",
+    "loop_changes_type": "a value changes its dtype or shape",
+    "loop_writes": "an in-place write",
+    "loop_number": "a Python number changes",
+    "loop_trip": "a round trip",
+    "loop_from_none": "a value is None before the first round",
+    # what follows
+    "loop_counter": "the number of rounds is used",
+    "loop_else": "else",
+    "loop_return": "a round returns",
+}
+
 TRIPS = {
     # how numbers are read
     "read_item": ".item()",
@@ -134,4 +159,13 @@ TRIPS = {
     "host_literal": "torch.tensor of literals, moved",
     "host_mask": "a mask built on the CPU, moved",
     "host_random": "random numbers of the CPU, moved",
+}
+
+MECHANISMS = {
+    "waiting join": frozenset(("leaves_waiting",)),
+    "effect": frozenset(
+        ("rebind_attribute", "list_mutation", "dict_mutation", "python_attribute", "print_arm")
+    ),
+    "loop": frozenset(("tensor_loop",)),
+    "leaf in one arm": frozenset(("parameter_one_arm", "leaf_one_arm")),
 }

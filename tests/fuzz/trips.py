@@ -6,7 +6,7 @@ from tests.fuzz import hosted, masks, number_uses, texts
 from tests.fuzz.draft import Draft, Lines, Scope, indented
 from tests.fuzz.values import data
 
-KINDS = {"number": 37, "text": 27, "mask": 25, "hosted": 16}
+KINDS = {"number": 35, "text": 29, "mask": 25, "hosted": 16}
 _WRITERS = {
     "number": number_uses.statement,
     "text": texts.statement,
@@ -36,7 +36,7 @@ def loop(d: Draft, scope: Scope) -> Lines:
     inner = scope.arm()
     inner.pre = []
     inner.add(name)
-    with d.within("range_loop"):
+    with d.within("range_loop"), d.looping():
         body = trip(d, inner)
     last = inner.results[-1] if inner.results else name
     step = f"{name} = {name} * 0.5 + {last if last in inner.data else name}"
