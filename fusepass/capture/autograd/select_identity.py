@@ -12,6 +12,7 @@ and a second visible storage, or with a later write, takes its branches back.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -232,6 +233,35 @@ def _shadows(graph: fx.Graph) -> dict[int, int]:
     return resolved
 
 
+def puts_back(node: fx.Node) -> bool:
+    """Whether a selected tensor is copied into the very tensor that it may be: ``x.copy_(y)``.
+
+    Where y is x that changes neither, so a fresh tensor in place of y stays what y is in eager.
+    """
+    if op_name(node) != "copy_" or node.kwargs or len(node.args) < 2:
+        return False
+    target, source = node.args[:2]
+    if not (isinstance(target, fx.Node) and isinstance(source, fx.Node)):
+        return False
+    value = tensor_value(source)
+    return value is not None and not value.requires_grad and _is_or_shares_nothing(source, target)
+
+
+def _is_or_shares_nothing(source: fx.Node, target: fx.Node) -> bool:
+    """Whether a selected value, where it shares memory with a tensor, is that tensor."""
+    todo, seen = [source], {source}
+    while todo:
+        node = todo.pop()
+        args: Any = node.args
+        if node.target is operator.getitem and getattr(args[0], "target", None) is select:
+            sides = [arm[args[1]] for arm in args[0].args[1:]]
+            todo += [side for side in sides if side not in seen]
+            seen.update(sides)
+        elif node is not target and not set(memories([node])).isdisjoint(memories([target])):
+            return False
+    return True
+
+
 def _later_writes(
     graph: fx.Graph, selects: list[fx.Node], classes: dict[int, set[int]], selected: dict[int, int]
 ) -> dict[int, str]:
@@ -241,10 +271,11 @@ def _later_writes(
     tested = {key: n.meta[BRANCH].site for n in selects for key in memories([n.args[0]])}
     lost: dict[int, str] = {}
     for node in graph.nodes:
+        own = set(memories([node.args[1]])) if puts_back(node) else set()
         for key in memories(written_nodes(node)):
             for member, site in selected.items():
                 same = classes.get(member, set())
-                if order[node] > at[site] and len(same) > 1 and key in same:
+                if order[node] > at[site] and len(same) > 1 and key in same and member not in own:
                     lost[site] = "a tensor handed on unchanged by an arm is written afterwards"
             if key in tested and order[node] > at[tested[key]]:
                 lost[tested[key]] = "the tensor tested is written afterwards"
