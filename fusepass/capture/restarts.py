@@ -30,6 +30,7 @@ _AFRESH = (
     NUMBERS,
     "loop",
     "loop refused",
+    "loop values",
 )  # without them the frame may take another way before them
 
 

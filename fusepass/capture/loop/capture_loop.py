@@ -15,6 +15,7 @@ from fusepass.capture.branch.fork import trace_both
 from fusepass.capture.branch.snapshot import Bindings, OpenBranch
 from fusepass.capture.bytecode.control_flow import region_of
 from fusepass.capture.frame_state import BranchSite, Frame, Place
+from fusepass.capture.loop.late_values import IS
 from fusepass.capture.loop.same_tensor import add_flags
 from fusepass.capture.loop.seal import Sealed, seal
 from fusepass.capture.loop.trace_round import (
@@ -131,6 +132,12 @@ class _Capture:
         for one, result in zip(traced.carried, sealed.results, strict=True):
             if is_ours(one.name):
                 values[one.name] = result
+            elif one.name in traced.late.specs:
+                made = one.initial if one in sealed.stays else result
+                flag, may_skip = values[IS + one.name], self.start.may_skip
+                values[one.name] = traced.late.behind(
+                    self.translator, one.name, made, flag, may_skip
+                )
             elif one in sealed.stays:
                 values[one.name] = one.initial
             elif one.number is not None:

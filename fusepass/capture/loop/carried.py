@@ -48,11 +48,13 @@ class Numbers:
         frame: of capture.
         device: where the tensors are.
         ranges: what the number of a name can be when a round begins.
+        others: names of numbers that a round binds to another kind of value.
     """
 
     frame: Frame
     device: torch.device
     ranges: dict[str, Range] = field(default_factory=dict)
+    others: set[str] = field(default_factory=set)
 
     def begins(self, name: str, value: Any, *, wide: bool) -> None:
         """Assume what an integer can be: it grows from where it begins, unless it is ``wide``."""
@@ -113,6 +115,7 @@ class Numbers:
         def store(translator: Any, value: Any) -> Any:
             found = self.tensor_of(translator, value, kind)
             if found is None:
+                self.others.add(name)
                 raise Refusal(Reason.PYTHON_VALUE, f"{name!r} becomes another kind of value")
             made, range_ = found
             assumed = self.ranges.get(name)

@@ -20,6 +20,7 @@ from fusepass.capture.bytecode.instructions import names_of
 from fusepass.capture.bytecode.natural_loops import Loop
 from fusepass.capture.frame_state import Frame, Place
 from fusepass.capture.loop.carried import Numbers, Widen, check_tensor, number_kind
+from fusepass.capture.loop.late_values import BEGUN, IS, Late, LateValues
 from fusepass.capture.loop.round_code import (
     CONTINUES,
     Names,
@@ -28,6 +29,7 @@ from fusepass.capture.loop.round_code import (
     round_of,
 )
 from fusepass.capture.refusal import Refusal
+from fusepass.capture.restarts import restart_leaving
 from fusepass.capture.scalars.scalar import Range
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
@@ -39,6 +41,7 @@ from fusepass.torch_private.dynamo.helpers_in_code import (
     tuple_items,
 )
 
+_SEEN = "loop values seen"
 FLAG, WHICH, COUNTER = "fusepass_goes_on", "fusepass_exit", "fusepass_counter"
 
 
@@ -94,6 +97,7 @@ class Traced:
         carried: what rounds hand on, the flag first.
         code: of the round.
         numbers: puts numbers into tensors.
+        late: makes the variables that become tensors in a round.
         true: a tracked 0-d tensor, true, from before the round.
         last: the node in front of what was recorded in the round.
         constants: names that a round leaves bound to the same tracked value, known by then.
@@ -103,6 +107,7 @@ class Traced:
     carried: list[Carried]
     code: Round
     numbers: Numbers
+    late: LateValues
     last: fx.Node | None
     true: Any
     constants: dict[str, Any] = field(default_factory=dict)
@@ -130,12 +135,18 @@ def trace_round(translator: Any, frame: Frame, start: Start) -> Traced:
     Raises:
         Refusal: the loop cannot be captured.
     """
+    key = _SEEN, (translator.f_code, start.loop.head)
+    late: Late = frame.attempts.kept.get(key) or Late()
     wide: set[str] = set()
     while True:
         last = snapshot.last_node(translator.output.graph)
         held = dict(frame.items), list(frame.sites)
+        tracer = _Tracer(translator, frame, start, wide, late)
         try:
-            return _Tracer(translator, frame, start, wide).trace()
+            traced = tracer.trace()
+        except Refusal:
+            tracer.try_again(key)
+            raise
         except Widen as again:
             wide.add(again.name)
             for node in reversed(snapshot.recorded_since(translator.output.graph, last)):
@@ -143,20 +154,44 @@ def trace_round(translator: Any, frame: Frame, start: Start) -> Traced:
                     translator.output.graph.erase_node(node)
             frame.items = {n: p for n, p in frame.items.items() if n in held[0]}
             frame.sites[:] = held[1]
+            continue
+        tracer.try_again(key)
+        return traced
 
 
 class _Tracer:
-    def __init__(self, translator: Any, frame: Frame, start: Start, wide: set[str]) -> None:
+    def __init__(
+        self, translator: Any, frame: Frame, start: Start, wide: set[str], late: Late
+    ) -> None:
         self.translator, self.frame, self.start, self.wide = translator, frame, start, wide
         self.numbers = Numbers(frame, start.device)
         self.names = _names(translator, start)
         self.kinds = _number_kinds(self.names)
+        self.kinds = {name: kind for name, kind in self.kinds.items() if name not in late.specs}
+        first = {
+            name: value
+            for name, value in self.names.given.items()
+            if name in self.names.results and name not in self.kinds
+            if stack.constant_of(value)[0]
+        }
+        self.late = LateValues(self.numbers, late, first, start.place, start.site)
         self.exits, _ = exits_of(translator.instructions, start.loop)
         if len(self.exits) > 2:
             raise Refusal(Reason.LOOP, "the loop leads on to more than two places")
         self.carried: dict[str, Carried] = {}
         self.constants: dict[str, Any] = {}
         self.kinds_left: dict[str, str] = {}  # of the numbers that only rounds bind, by name
+
+    def try_again(self, key: Any) -> None:
+        """Start the frame again if it was seen what a variable becomes that begins as no tensor."""
+        seen, known = self.late.seen, self.late.late
+        for name in self.numbers.others:
+            if stack.constant_of(self.names.given[name])[0]:
+                seen.specs.setdefault(name, None)
+        if seen != known:
+            self.frame.attempts.kept[key] = seen
+            text = "a variable of a loop becomes a tensor"
+            restart_leaving(self.frame, {("loop values", key[1]): (Reason.LOOP, text)})
 
     def trace(self) -> Traced:
         translator, start = self.translator, self.start
@@ -177,7 +212,14 @@ class _Tracer:
         carried = list(self.carried.values())
         unbound = (self.names.skipped & {*self.names.results}) - set(self.names.given)
         return Traced(
-            carried, code, self.numbers, last, true, self.constants, unbound=frozenset(unbound)
+            carried,
+            code,
+            self.numbers,
+            self.late,
+            last,
+            true,
+            self.constants,
+            unbound=frozenset(unbound),
         )
 
     def _begin(self) -> None:
@@ -189,8 +231,12 @@ class _Tracer:
             self._carry(WHICH, full(self.translator, self.start.skips_to == 2), "bool")
         if self.start.items is not None:
             self._carry(COUNTER, full(self.translator, self.start.items[0]), "int")
+        for name in self.late.flags:
+            self._carry(name, full(self.translator, False), "bool")
+        for name, spec in self.late.specs.items():
+            self._carry(name, self.late.zeros(self.translator, name), spec.number)
         for name, value in self.names.given.items():
-            if name not in self.names.results:
+            if name not in self.names.results or name in self.late.specs:
                 continue
             kind = self.kinds.get(name)
             if kind is not None:
@@ -208,7 +254,11 @@ class _Tracer:
     def _arguments(self) -> list[Any]:
         values = []
         for name, value in self.names.given.items():
-            values.append(self.carried[name].inside if name in self.carried else value)
+            if name in self.late.specs:
+                value = self.late.enter(self.translator, name, self._inside)  # noqa: PLW2901
+            elif name in self.carried:
+                value = self._inside(name)  # noqa: PLW2901  # what is carried in its place
+            values.append(value)
         for name in sorted(self.kinds):
             values.append(Helper(self.numbers.loader(name)))
             values.append(Helper(self.numbers.storer(name, self.kinds[name])))
@@ -216,6 +266,9 @@ class _Tracer:
         if self.start.items is not None:
             first = self._loop_variable()
         return [*values, Helper(self._ends), first]
+
+    def _inside(self, name: str) -> Any:
+        return self.carried[name].inside
 
     def _loop_variable(self) -> Any:
         """The number that a ``for`` binds in this round."""
@@ -240,9 +293,19 @@ class _Tracer:
             leaves.append(counter)
         if len(self.exits) > 1:
             leaves.insert(0, full(translator, (end or self.code.exhausted) == 2))
-        pairs = zip(self.names.results, values, strict=True)
-        leaves += [self._left(translator, name, value) for name, value in pairs]
-        return tracked_tuple([goes_on, *leaves])
+        flags = {BEGUN: full(translator, True)} if self.late.flags else {}
+        left = []
+        for name, value in zip(self.names.results, map(stack.realized, values), strict=True):
+            if name in self.late.specs:
+                inside, again = self._inside(name), end == CONTINUES
+                made, flags[IS + name] = self.late.leave(translator, name, value, inside, again)
+            elif self.late.learns(name, value):
+                made = self.late.first[name]
+            else:
+                made = self._left(translator, name, value)
+            left.append(made)
+        leaves += [flags[name] for name in self.late.flags]
+        return tracked_tuple([goes_on, *leaves, *left])
 
     def _left(self, translator: Any, name: str, value: Any) -> Any:
         """What a round leaves of one variable: a tensor, or a value known by now."""
@@ -260,7 +323,7 @@ class _Tracer:
         return made[0]
 
     def _finish(self, leaves: list[Any]) -> None:
-        ours = [name for name in (FLAG, WHICH, COUNTER) if name in self.carried]
+        ours = [name for name in (FLAG, WHICH, COUNTER, *self.late.flags) if name in self.carried]
         order = [*ours, *self.names.results]
         for name, value in zip(order, map(stack.realized, leaves), strict=True):
             if name not in self.carried and not stack.is_any_tensor(value):
