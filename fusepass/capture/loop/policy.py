@@ -20,6 +20,7 @@ from fusepass.capture.bytecode.instructions import successors
 from fusepass.capture.bytecode.natural_loops import Loop, find_loops, loops_of
 from fusepass.capture.frame_state import Frame, Place, frame_of
 from fusepass.capture.loop.capture_loop import capture_loop
+from fusepass.capture.loop.counters import rounds_left
 from fusepass.capture.loop.round_code import exits_of, followed
 from fusepass.capture.loop.trace_round import Start
 from fusepass.capture.nodes.predicate import as_bool_scalar
@@ -295,6 +296,8 @@ def _exceeds(translator: Any, frame: Frame, loop: Loop) -> bool:
         if len(loop.tests) == 1:
             return True
         rounds = frame.rounds_left.get((translator.f_code, loop.head))
+        if rounds is None:
+            rounds = rounds_left(translator, loop)
         return rounds is not None and rounds > MOST_UNROLLED
     for held in reversed(translator.stack):
         found = range_of_iterator(held)

@@ -227,6 +227,14 @@ def local_value(translator: Any, name: str) -> Any:
     return cell_contents(translator.output.side_effects, held)
 
 
+def python_object(tracked: Any) -> Any:
+    """The object of the program that a value stands for, looked at without a guard; or None."""
+    if is_unused(tracked):
+        return unused_object(tracked)
+    known, python = constant_of(tracked)
+    return python if known else getattr(tracked, "value", None)
+
+
 def code_of_local(translator: Any, name: str) -> Any:
     """The code object of the function a local or free variable holds; None if it holds none."""
     held = local_value(translator, name)
