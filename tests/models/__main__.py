@@ -22,6 +22,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=150, help="for each model")
     parser.add_argument("--write-docs", action="store_true")
     given = parser.parse_args()
+    if given.write_docs:
+        from tests.models import page
+
+        page.write()
+        return
     logging.disable(logging.ERROR)
     warnings.simplefilter("ignore")
     from tests.models import catalogue, pool

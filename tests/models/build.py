@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tests.models import torchvision_ops
+from tests.models import others, torchvision_ops
 from tests.models.inputs import Inputs, Layout, NoInput, layouts
 from tests.models.overrides import CONFIGS, EXTRA
 from tests.models.shrink import shrink
 
-TRIED_LAYOUTS = 40
+TRIED_LAYOUTS = 100
+TRIED_SECONDS = 20.0
 SEED = 20
 _PARAMETERS = 60_000_000  # more than that is no small model
 
@@ -89,8 +91,11 @@ def _fill(model: Any) -> None:
 def found_layout(name: str, mode: str) -> Layout:
     """The first layout of inputs that eager mode takes in all six calls."""
     model = build(name, mode)
-    first: Exception | None = None
+    met: dict[str, None] = {}
+    until = time.monotonic() + TRIED_SECONDS
     for layout in itertools.islice(layouts(model, mode == "train"), TRIED_LAYOUTS):
+        if time.monotonic() > until:
+            break
         try:
             for call in (0, 3, 2, 1, 4, 5):
                 arguments = inputs(model, call, layout, mode)
@@ -100,13 +105,12 @@ def found_layout(name: str, mode: str) -> Layout:
                 loss(result)
             return layout
         except NoInput as error:
-            first = first or NoInput(f"nothing is known about the argument {error}")
+            met[f"nothing is known about the argument {error}"] = None
             if str(error) != "labels":
                 break
         except Exception as error:  # noqa: BLE001 - whatever a model says about a wrong input
-            first = first or error
-    assert first is not None
-    raise NotBuilt(f"no inputs: {type(first).__name__}: {first}") from first
+            met[f"{type(error).__name__}: {error}"[:150]] = None
+    raise NotBuilt(f"no inputs: {' | '.join([*met][:4])}")
 
 
 def inputs(model: Any, call: int, layout: Layout, mode: str) -> dict[str, Any]:
@@ -163,4 +167,9 @@ def loss(result: Any) -> Tensor:
     return torch.stack(parts).sum()
 
 
-_BUILDERS = {"transformers": _transformers}
+_BUILDERS = {
+    "transformers": _transformers,
+    "timm": others.timm,
+    "torchvision": others.torchvision,
+    "diffusers": others.diffusers,
+}

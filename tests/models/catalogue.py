@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.models import others
+
 LIST = Path(__file__).with_name("models.txt")
 
 
@@ -41,5 +43,16 @@ def transformers_classes() -> list[str]:
         if name.endswith("_NAMES") and hasattr(mapping, "values"):
             for one in mapping.values():
                 for cls in one if isinstance(one, (tuple, list)) else (one,):
-                    found[f"transformers/{cls}"] = None
+                    if not cls.endswith("Config"):
+                        found[f"transformers/{cls}"] = None
     return list(found)
+
+
+def candidates() -> list[str]:
+    """Everything that may be tried."""
+    rest = [
+        f"{one}/{name}"
+        for one in ("timm", "torchvision", "diffusers")
+        for name in others.candidates(one)
+    ]
+    return transformers_classes() + rest

@@ -4,7 +4,8 @@ Each argument has a name that says what it is: token ids, a mask, pixels, a wave
 does not say, as whether a waveform has a channel dimension, is tried: the first layout that eager
 mode takes is the model's. The six inputs of a model differ in what Dynamo must not compile into a
 graph: which tokens are padding, how many images there are, how long the text is, how large an
-image is, and all values.
+image is, and all values. The first two calls have the same sizes, and the third has others
+everywhere: what changes is a symbol from the second compile on.
 """
 
 from __future__ import annotations
@@ -15,16 +16,27 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
 
+from tests.models import images
 from tests.models.shrink import FIRST_SPECIAL, PATCH
 
 CALLS = 6
 BATCH = 2
 _LENGTHS = (12, 12, 16, 20, 12, 16)
-_SIDES = ((1, 1), (1, 1), (2, 1), (1, 2), (1, 1), (2, 2))
+_SIDES = ((1, 1), (1, 1), (2, 1.5), (1.5, 2), (1, 1), (2, 2))
+# Height and width of two images, in merged patches; as many patches in the first two calls.
+_GRIDS = (
+    ((2, 3), (2, 2)),
+    ((2, 2), (2, 3)),
+    ((3, 3), (2, 2)),
+    ((1, 2), (3, 3)),
+    ((3, 2), (2, 2)),
+    ((4, 3), (2, 2)),
+)
 _FRAMES = (1, 1, 1.25, 1.5, 1, 1.25)
 
 
@@ -124,7 +136,7 @@ class Inputs:
         if isinstance(height, (list, tuple)):
             height, width = height
         more = _SIDES[self.call] if self.layout.sizes_vary else (1, 1)
-        return int(height) * more[0], int(width) * more[1]
+        return int(height * more[0]), int(width * more[1])
 
     def steps(self, steps: int) -> int:
         """How long a waveform or a spectrogram is."""
@@ -139,12 +151,25 @@ class Inputs:
         """Ids of ordinary tokens, the last valid one an end token where there is one."""
         length = length or self.length
         ids = self.integers(min(self.vocabulary(), FIRST_SPECIAL - 20), BATCH, length, low=5)
+        special = self.specials(self.config)
+        free = next(one for one in range(5, FIRST_SPECIAL) if one not in special)
+        ids[torch.isin(ids, torch.tensor(sorted(special), dtype=torch.long))] = free
         end, pad = self.number("eos_token_id", default=-1), self.number("pad_token_id", default=1)
         for row, valid in enumerate(self.valid(length).tolist()):
             ids[row, valid:] = max(pad, 0)
             if 0 <= end < self.vocabulary():
                 ids[row, valid - 1] = end
         return ids
+
+    def specials(self, config: Any) -> set[int]:
+        """Ids of tokens that stand for something other than text."""
+        found: set[int] = set()
+        for name, value in vars(config).items() if config is not None else ():
+            if hasattr(value, "to_dict"):
+                found |= self.specials(value)
+            elif name.endswith(("token_id", "token_index")) and isinstance(value, int):
+                found.add(value)
+        return found
 
     def input_ids(self) -> Tensor:
         ids = self.tokens()
@@ -233,13 +258,8 @@ class Inputs:
     def grid(self) -> list[list[int]]:
         """Time, height and width, in patches, of each image: other sizes in each call."""
         merge = self.number("spatial_merge_size", "merge_size", default=2, inside="vision")
-        random = torch.Generator().manual_seed(self.call // 2 if self.call < 2 else self.call)
-        sides = (
-            torch.randint(1, 4, (BATCH, 2), generator=random)
-            if self.layout.sizes_vary
-            else torch.full((BATCH, 2), 2)
-        )
-        return [[1, int(a) * merge, int(b) * merge] for a, b in sides]
+        sides = _GRIDS[self.call] if self.layout.sizes_vary else ((2, 2), (2, 2))
+        return [[1, a * merge, b * merge] for a, b in sides]
 
     def patches(self) -> Tensor:
         patch = self.number("patch_size", default=PATCH, inside="vision")
@@ -265,6 +285,10 @@ class Inputs:
 
     def image_sizes(self) -> Tensor:
         height, width = self.made["pixel_values"].shape[-2:]
+        if self.made["pixel_values"].dim() == 5:  # tiles: how much of them is no padding
+            least = torch.tensor([height, width]) * 5 // 8
+            more = torch.stack([self.integers(int(one) // 2, BATCH) for one in (height, width)], 1)
+            return (least + more).clamp(max=min(height, width))
         return torch.tensor([[height, width]] * BATCH)
 
     def pixel_mask(self) -> Tensor:
@@ -375,6 +399,7 @@ class Inputs:
             when, maker = known
             if not (needed or when(self)):
                 continue
+            self.random = torch.Generator().manual_seed(crc32(name.encode()) + self.call)
             value = maker(self)
             if value is not None:
                 self.made[name] = value
@@ -403,6 +428,10 @@ def _has_no_labels(self: Inputs) -> bool:
     )
 
 
+def _is_diffusion(self: Inputs) -> bool:
+    return type(self.model).__module__.startswith("diffusers.")
+
+
 _When = Callable[[Inputs], bool]
 # When an argument that may be left out is given, and what makes it.
 MAKERS: dict[str, tuple[_When, Callable[[Inputs], Any]]] = {
@@ -425,7 +454,10 @@ MAKERS: dict[str, tuple[_When, Callable[[Inputs], Any]]] = {
     "bbox": (_has("input_ids"), Inputs.bbox),
     "decoder_input_ids": (_has_no_labels, Inputs.decoder_input_ids),
     "global_attention_mask": (_has("input_ids"), Inputs.global_attention_mask),
-    "hidden_states": (_never, Inputs.patches),
+    "hidden_states": (
+        _is_diffusion,
+        lambda self: images.sample(self) if _is_diffusion(self) else Inputs.patches(self),
+    ),
     "past_values": (_always, Inputs.series),
     "past_time_features": (
         _never,
@@ -439,8 +471,25 @@ MAKERS: dict[str, tuple[_When, Callable[[Inputs], Any]]] = {
     "start_positions": (_trains, Inputs.positions),
     "end_positions": (_trains, Inputs.positions),
     "return_loss": (_never, lambda self: True),
+    "x": (_always, lambda self: images.sample(self) if _is_diffusion(self) else images.x(self)),
+    "input": (_always, images.x),
+    "images": (_always, images.images),
+    "targets": (_trains, images.targets),
+    "image1": (_always, images.image_of_flow),
+    "image2": (_always, images.image_of_flow),
+    "sample": (_always, images.sample),
+    "timestep": (_always, images.timestep),
+    "timesteps": (_always, images.timestep),
+    "encoder_hidden_states": (_is_diffusion, images.text_states),
+    "pooled_projections": (
+        _is_diffusion,
+        lambda self: self.normal(2, self.number("pooled_projection_dim", default=64)),
+    ),
+    "img_ids": (_is_diffusion, images.ids(1)),
+    "txt_ids": (_is_diffusion, images.ids(0)),
 }
 _CHOICES = {"pixel_values": 4, "input_values": 4, "input_features": 5, "past_values": 2}
+_CHOICES |= {"x": 5, "sample": 6, "hidden_states": 6}
 _OPTIONAL = (
     ("labels",),
     ("pixel_mask",),

@@ -56,6 +56,7 @@ def measured(name: str, mode: str, ways: Sequence[str] = WAYS) -> Iterator[dict[
     }
     started = time.perf_counter()
     layout = found_layout(name, mode)
+    record["left_out"] = sorted(layout.left_out & {"pixel_values", "input_features", "labels"})
     record |= {"state": "eager", "build_seconds": round(time.perf_counter() - started, 1)}
     yield record
     runs = {}

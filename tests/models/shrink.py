@@ -29,6 +29,10 @@ def _exactly(wanted: int) -> _Rule:
     return lambda value: wanted if value > 0 else value
 
 
+def _heads(value: int) -> int:
+    return 1 << (min(value, HEADS).bit_length() - 1) if value > 0 else value
+
+
 # The first that matches the whole name counts.
 _RULES: tuple[tuple[str, _Rule], ...] = tuple(
     (pattern, rule)
@@ -36,15 +40,17 @@ _RULES: tuple[tuple[str, _Rule], ...] = tuple(
         (r".*(token_id|token_index|_ids?)", lambda value: value),
         (r"(type_vocab|max_2d|relative|num_buckets|pretraining_tp|chunk_size_feed|stride).*", _at_most(256)),
         (r".*(kernel|stride|ratio|scale|factor|padding|dilation|expand|mult|temperature|theta|rate)s?(_size)?", lambda value: value),
+        (r".*(tokens_per_image|image_seq_len|image_seq_length|image_token_len)", _at_most(16)),
+        (r"rotary_dim|rotary_ndims", _at_most(8)),
         (r".*mrope_section", lambda value: max(value // 8, 2)),
         (r"num_classes|num_labels|in_channels|num_channels|image_channels|audio_channels|in_chans", _at_most(8)),
-        (r".*vocab.*size|vocab|.*num_tokens|n_vocab|vocabulary.*", _at_most(VOCABULARY)),
+        (r".*vocab.*size|.*vocab|.*num_tokens|n_vocab|vocabulary.*", _at_most(VOCABULARY)),
         (r".*(max_position|max_source|max_target|n_positions|n_ctx|seq_len|max_seq|context_length|max_length).*", _at_most(256)),
         (r".*patch_size|.*patch_sizes|tubelet.*", _at_most(PATCH)),
         (r".*(image|img|input|crop|grid)_?(size|resolution).*|resolution", _at_most(IMAGE)),
         (r".*(window|block_size|chunk).*", _at_most(16)),
         (r".*(kv|key_value)_heads|num_kv_heads|n_head_kv|.*num_key_value_heads|kv_n_heads", _at_most(2)),
-        (r".*num_key_heads|.*num_value_heads|.*heads?|.*attention_head(s|_num)", _at_most(HEADS)),
+        (r".*num_key_heads|.*num_value_heads|.*heads?|.*attention_head(s|_num)", _heads),
         (r".*head_dim|d_kv|dim_head|.*head_size|.*d_head|dim_per_head|attention_key_channels|qk_.*dim", _at_most(HEAD)),
         (r".*(num|n)_.*experts$|num_local_experts|n_routed_experts|moe_num_experts|expert_num", _at_most(4)),
         (r".*experts_per_tok(en)?|moe_topk|moe_top_k|top_k|router_top_k|moe_k|num_experts_per.*", _at_most(2)),
@@ -55,8 +61,8 @@ _RULES: tuple[tuple[str, _Rule], ...] = tuple(
         (r"num_queries|num_query_tokens|.*num_latents|num_denoising|.*num_queries|train_num_points|num_negatives", _at_most(16)),
         (r".*codebook_size|num_codevectors.*|.*num_embeddings", _at_most(64)),
         (r"hc_mult|.*(rank)", _at_most(16)),
-        (r"num_mem|.*num_groups|.*groups", _at_most(16)),
-        (r".*(size|dim|dims|width|channels?|hidden|embed|embd|d_model|d_ff|ffn|inner|planes|filters|features|units|proj_size|nf|inplanes)s?$", _exactly(WIDTH)),
+        (r"num_mem|.*num_groups|.*groups", _at_most(8)),
+        (r".*(size|dim|dims|dimension|width|channels?|hidden|embed|embd|d_model|d_ff|ffn|inner|planes|filters|features|units|proj_size|nf|inplanes)s?$", _exactly(WIDTH)),
     )
 )  # fmt: skip
 _KEEP_LISTS = re.compile(
@@ -67,6 +73,8 @@ _WIDTHS = re.compile(r".*(size|dim|dims|width|channel|hidden|embed|planes|filter
 
 def small(name: str, value: Any) -> Any:
     """A small value for a field of this name, of the same type and structure."""
+    if name == "image_grid_pinpoints" and value:
+        return [[IMAGE, IMAGE], [IMAGE, 2 * IMAGE], [2 * IMAGE, IMAGE]]
     if isinstance(value, bool) or value is None or isinstance(value, (str, float)):
         return value
     if isinstance(value, int):
@@ -101,6 +109,8 @@ def _small_list(name: str, values: list[Any]) -> list[Any]:
 def _scaled(values: list[int]) -> list[int]:
     """Widths of stages: the least is 16, and the ratios stay, up to 8."""
     least = min(values)
+    if least == max(values):
+        return [WIDTH] * len(values)
     return [16 * min(max(round(one / least), 1), 8) for one in values]
 
 
@@ -132,7 +142,9 @@ def _shrunk(config: Any, given: dict[str, Any], ids: dict[int, int]) -> Any:
             kwargs[name] = _shrunk(value, dict(told), ids) if isinstance(told, Mapping) else told
             continue
         default = _default(field)
-        if not name.startswith("_") and (
+        if name == "image_grid_pinpoints":
+            kwargs[name] = small(name, value)
+        elif not name.startswith("_") and (
             default is not None or not isinstance(value, (list, dict))
         ):
             less = _renumbered(value, ids) if _ID.fullmatch(name) else _field(config, name, value)
@@ -140,7 +152,12 @@ def _shrunk(config: Any, given: dict[str, Any], ids: dict[int, int]) -> Any:
                 kwargs[name] = less
     if "mrope_section" in getattr(kind, "ignore_keys_at_rope_validation", ()):
         known = config.rope_parameters or {"rope_type": "default", "rope_theta": 10000.0}
-        kwargs["rope_parameters"] = {**known, "mrope_section": [2, 3, 3]}
+        half = int(HEAD * known.get("partial_rotary_factor", 1.0)) // 2
+        first = half // 4
+        second = (half - first) // 2
+        sections = [first, second, half - first - second]
+        kwargs["rope_parameters"] = {**known, "mrope_section": sections}
+    _kinds_of_layers(config, kwargs)
     _name_stages(config, kwargs)
     return kind(**(kwargs | given))
 
@@ -157,9 +174,31 @@ def _field(config: Any, name: str, value: Any) -> Any:
     staged = "depths" in held or isinstance(held.get("hidden_sizes"), (list, tuple))
     if isinstance(value, (list, tuple)) and len(value) == layers > LAYERS and not staged:
         return small(name, value[:LAYERS])  # one for each layer
+    if staged and name == "window_size" and isinstance(value, int):
+        return min(value, 2)  # the last stage has few patches
     if value and _KV_HEADS.fullmatch(name) and value in (held.get(one) for one in _ALL_HEADS):
         return min(value, HEADS)
     return small(name, value)
+
+
+def _kinds_of_layers(config: Any, kwargs: dict[str, Any]) -> None:
+    """One layer of each kind."""
+    lists = {name: vars(config).get(name) for name in _KINDS}
+    lists = {
+        name: value
+        for name, value in lists.items()
+        if isinstance(value, list) and len(set(value)) > 1
+    }
+    if not lists or not isinstance(_value(config, "num_hidden_layers"), int):
+        return
+    count = max(LAYERS, *(len(set(value)) for value in lists.values()))
+    kwargs["num_hidden_layers"] = count
+    for name, value in lists.items():
+        kinds = list(dict.fromkeys(value))
+        kwargs[name] = kinds + [kinds[-1]] * (count - len(kinds))
+
+
+_KINDS = ("layer_types", "layers_block_type", "mlp_layer_types")
 
 
 def _name_stages(config: Any, kwargs: dict[str, Any]) -> None:
