@@ -9,6 +9,7 @@ import re
 import warnings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the pool forks
 
 
 def main() -> None:
@@ -20,6 +21,8 @@ def main() -> None:
     parser.add_argument("--names", default="", help="a file of names instead of the list")
     parser.add_argument("--ways", default="eager,plain,fusepass", help="eager alone: does it build")
     parser.add_argument("--seconds", type=float, default=150, help="for each model")
+    parser.add_argument("--within", type=float, default=float("inf"), help="seconds for all of it")
+    parser.add_argument("--new", action="store_true", help="only what tests/models/results lacks")
     parser.add_argument("--write-docs", action="store_true")
     given = parser.parse_args()
     if given.write_docs:
@@ -29,17 +32,15 @@ def main() -> None:
         return
     logging.disable(logging.ERROR)
     warnings.simplefilter("ignore")
-    from tests.models import catalogue, pool
+    from tests.models import catalogue, page, pool
 
-    names = catalogue.listed(given.names)
-    work = [
-        (name, mode)
-        for mode in given.mode.split(",")
-        for name in names
-        if re.search(given.only, name)
-    ]
+    known = {(one["name"], one["mode"]) for one in page.records()} if given.new else set()
+    names = [name for name in catalogue.listed(given.names) if re.search(given.only, name)]
+    work = [(name, mode) for mode in given.mode.split(",") for name in names]
+    work = [one for one in work if one not in known]
     catalogue.load({name.partition("/")[0] for name, _ in work})
-    pool.write(given.out, work, given.jobs, _tell, given.ways.split(","), given.seconds)
+    ways = given.ways.split(",")
+    pool.write(given.out, work, given.jobs, _tell, ways, given.seconds, given.within)
 
 
 def _tell(record: dict) -> None:

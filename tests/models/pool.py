@@ -24,7 +24,8 @@ SECONDS = 150
 
 
 def _child(name: str, mode: str, ways: Sequence[str], pipe: Any) -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    with contextlib.suppress(OSError, ValueError):  # not every sandbox has this limit
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     null = os.open(os.devnull, os.O_WRONLY)
     if not os.environ.get("FUSEPASS_MODELS_VERBOSE"):
         os.dup2(null, 1)
@@ -73,12 +74,21 @@ _SETTINGS_AS_TEXT = (
 
 
 def results(
-    work: Sequence[tuple[str, str]], jobs: int, ways: Sequence[str] = WAYS, seconds: float = SECONDS
+    work: Sequence[tuple[str, str]],
+    jobs: int,
+    ways: Sequence[str] = WAYS,
+    seconds: float = SECONDS,
+    within: float = float("inf"),
 ) -> Iterator[dict[str, Any]]:
     """What comes of each model and mode, in the order they end."""
     context = multiprocessing.get_context("fork")
     waiting, running = list(reversed(work)), {}
+    end = time.monotonic() + within
     while waiting or running:
+        if time.monotonic() > end:  # the rest is for another run
+            for process, _, _ in running.values():
+                process.kill()
+            return
         while waiting and len(running) < jobs:
             name, mode = waiting.pop()
             ours, theirs = context.Pipe(duplex=False)
@@ -126,11 +136,17 @@ def write(
     told: Callable[[dict[str, Any]], None],
     ways: Sequence[str] = WAYS,
     seconds: float = SECONDS,
+    within: float = float("inf"),
 ) -> None:
-    """Append results to a file of JSON lines; what is in it already is not run again."""
+    """Append results to a file of JSON lines; what is in it already is not run again.
+
+    Models that are not done ``within`` so many seconds are left to the next run.
+    """
     done = {(one["name"], one["mode"]) for one in read(out)}
     with Path(out).open("a") as file:
-        for record in results([one for one in work if one not in done], jobs, ways, seconds):
+        for record in results(
+            [one for one in work if one not in done], jobs, ways, seconds, within
+        ):
             file.write(json.dumps(record) + "\n")
             file.flush()
             told(record)
