@@ -27,6 +27,7 @@ from fusepass.torch_private.inductor.compile import (
     host_output_config,
     inductor_config_value,
     mode_config,
+    while_loop_config,
     without_autograd_cache,
 )
 from fusepass.torch_private.inductor.passes import chained_passes
@@ -52,7 +53,7 @@ def hand_off(
         return compile_decomposed_eager(gm, inputs, compiler)
     patches = {**cond_config(gm), **mode_config(options.mode)}
     patches |= host_output_config(gm, {**patches, **options.inductor})
-    patches |= {**settings, **options.inductor}
+    patches |= {**settings, **options.inductor, **while_loop_config(gm)}
     for hook, ours in inductor_passes(options, active_rules("after")).items():
         theirs = patches.get(hook, inductor_config_value(hook))
         patches[hook] = chained_passes(theirs, ours)

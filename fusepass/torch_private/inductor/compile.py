@@ -14,7 +14,7 @@ import torch._dynamo
 import torch._inductor
 from torch import fx
 
-from fusepass.torch_private.fx.graphs import cond_operator
+from fusepass.torch_private.fx.graphs import cond_operator, while_loop_operator
 from fusepass.torch_private.inductor import generated_code, input_checks
 from fusepass.torch_private.inductor.freezing import FREEZING
 from fusepass.torch_private.versions import torch_version
@@ -48,9 +48,22 @@ def cond_config(gm: fx.GraphModule) -> dict[str, Any]:
     """
     if torch_version() >= (2, 15):
         return {}
+    return {"joint_graph_constant_folding": False} if _calls(gm, cond_operator()) else {}
+
+
+def while_loop_config(gm: fx.GraphModule) -> dict[str, Any]:
+    """Settings under which Inductor runs the ``torch.while_loop`` calls of a graph.
+
+    It reads the condition back in each round, which no CUDA graph can hold. From torch 2.11 to 2.15
+    it splits a graph for CUDA graphs at a ``torch.cond``, but not at a ``torch.while_loop``: the
+    call raises.
+    """
+    return {"triton.cudagraphs": False} if _calls(gm, while_loop_operator()) else {}
+
+
+def _calls(gm: fx.GraphModule, operator: Any) -> bool:
     modules = [m for m in gm.modules() if isinstance(m, fx.GraphModule)]
-    calls = any(n.target is cond_operator() for m in modules for n in m.graph.nodes)
-    return {"joint_graph_constant_folding": False} if calls else {}
+    return any(node.target is operator for m in modules for node in m.graph.nodes)
 
 
 def mode_config(mode: str) -> dict[str, Any]:
