@@ -137,6 +137,8 @@ class Frame:
         rounds: how many rounds of loops, each inside the one before, are being traced.
         gaps: how far counters are from the bounds that end loops, by head.
         rounds_left: how many rounds that makes.
+        tensor_tests: where in the source loops have been tested on tensors, by head.
+        known_tests: jumps at which a tensor is tested together with a value that was known.
         round_trips: what was decided about host round trips other than branches, by position.
         callers: frames that run in eager around this one; None until somebody asks.
         next_id: the last number given to a site.
@@ -176,6 +178,8 @@ class Frame:
     rounds: int = 0
     gaps: dict[Instruction, float] = field(default_factory=dict)
     rounds_left: dict[Instruction, float] = field(default_factory=dict)
+    tensor_tests: dict[Instruction, set[Any]] = field(default_factory=dict)
+    known_tests: set[Instruction] = field(default_factory=set)
     round_trips: dict[tuple[Any, ...], Decision] = field(default_factory=dict)
     callers: list[Any] | None = None
     next_id: int = 0

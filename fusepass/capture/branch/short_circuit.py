@@ -95,6 +95,7 @@ def _join_tests(branch: OpenBranch, chain: ShortCircuit) -> BranchSite:
     # The instruction pointer is that of the jump itself: it comes next, with one truth value.
     known, site.items = second
     if known is not None:
+        frame.known_tests.add((translator.f_code, chain.end))
         _, value = stack.constant_of(known)
         translator.stack[-1] = known if bool(value) is chain.settled else settled
     else:

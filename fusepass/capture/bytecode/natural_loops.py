@@ -92,8 +92,8 @@ def _merge_repeated_tests(
 ) -> dict[int, set[int]]:
     """Make one loop of a body and of the first test that ``continue`` jumps back to.
 
-    Those that an iterator feeds (``fed``) stay apart, and so do two loops of which the outer one
-    does something between the inner one and its own test.
+    Those that an iterator feeds (``fed``) stay apart, and so does a loop that is the first
+    statement of another one: no test leads to its body that Python has written twice.
     """
     merged = dict(bodies)
     for outer, around in bodies.items():
@@ -103,8 +103,10 @@ def _merge_repeated_tests(
             if inner not in merged or outer not in merged:
                 continue
             rest = graph.subgraph(around - {inner})
-            left = {to for at in body for to in graph[at] if to in around - body}
-            if any(_after_jumps(instructions, graph, to) != outer for to in left):
+            first, last = (
+                _tests_before(instructions, graph, inner, m) for m in (around - body, body)
+            )
+            if not first & last:
                 continue
             if not any(outer in nx.descendants(rest, to) or to == outer for to in rest[outer]):
                 merged[inner] = body | around
@@ -112,11 +114,16 @@ def _merge_repeated_tests(
     return merged
 
 
-def _after_jumps(instructions: Sequence[Any], graph: nx.DiGraph, at: int) -> int:
-    """Where an instruction leads that only jumps, and those behind it."""
-    while instructions[at].opname in SKIPPED and len(graph[at]) == 1:
-        (at,) = graph[at]
-    return at
+def _tests_before(
+    instructions: Sequence[Any], graph: nx.DiGraph, head: int, members: set[int]
+) -> set[Any]:
+    """Where in the source the tests stand, of some members, that lead to a head."""
+    tests = (
+        instructions[at].positions
+        for at in graph.predecessors(head)
+        if len(graph[at]) > 1 and at in members
+    )
+    return {place for place in tests if place is not None and place.col_offset is not None}
 
 
 def _loop(

@@ -51,6 +51,11 @@ def starts_at_jump(translator: Any, frame: Frame, place: Place, tested: Any) -> 
     """
     at = translator.instruction_pointer - 1
     loop = guarded_loop(translator, at)
+    met = loop or _loop_left_at(translator, at)
+    known = (translator.f_code, at) in frame.known_tests
+    if met is not None and tested is not None and not known:
+        key = translator.f_code, met.head
+        frame.tensor_tests.setdefault(key, set()).add(_place(translator, at))
     if loop is not None:
         return _starts_at_guard(translator, frame, place, tested, loop, at)
     loop = _loop_left_at(translator, at) or _flagged_around(translator, at)
@@ -90,7 +95,7 @@ def _starts_at_guard(
 ) -> bool:
     key = translator.f_code, loop.head
     refused = why_kept(frame, _REFUSED, key)
-    only_tensors = len(loop.tests) == 1
+    only_tensors = _ended_by_one_test(translator, loop)
     if refused is not None:
         if only_tensors:
             raise Refusal(*refused)
@@ -293,7 +298,7 @@ def _loop_left_at(translator: Any, at: int) -> Loop | None:
 def _exceeds(translator: Any, frame: Frame, loop: Loop) -> bool:
     """Whether a loop may make more rounds than are unrolled, as far as can be told."""
     if not loop.iterates:
-        if len(loop.tests) == 1:
+        if _ended_by_one_test(translator, loop) or _ended_by_tensors(translator, frame, loop):
             return True
         rounds = frame.rounds_left.get((translator.f_code, loop.head))
         if rounds is None:
@@ -304,6 +309,27 @@ def _exceeds(translator: Any, frame: Frame, loop: Loop) -> bool:
         if found is not None:
             return found[1] >= MOST_UNROLLED
     return False
+
+
+def _ended_by_one_test(translator: Any, loop: Loop) -> bool:
+    """Whether one test alone may end a loop; ``continue`` makes Python write it twice."""
+    return len(loop.tests) == 1 or len(_places(translator, loop)) == 1
+
+
+def _ended_by_tensors(translator: Any, frame: Frame, loop: Loop) -> bool:
+    """Whether each test that may end a loop has been met, and was on a tensor."""
+    met = frame.tensor_tests.get((translator.f_code, loop.head), set())
+    return _places(translator, loop) <= met
+
+
+def _places(translator: Any, loop: Loop) -> set[Any]:
+    """Where in the source the tests of a loop stand; their indices, if that is not known."""
+    return {_place(translator, at) for at in loop.tests}
+
+
+def _place(translator: Any, at: int) -> Any:
+    place = translator.instructions[at].positions
+    return at if place is None or place.col_offset is None else place
 
 
 def note_known_test(translator: Any, frame: Frame) -> None:

@@ -44,6 +44,36 @@ def test_while_with_continue_is_one_loop() -> None:
     assert len({to for _, to in loop.exits}) == 1
 
 
+def test_while_with_a_statement_before_continue_is_one_loop() -> None:
+    def function(x: Any) -> Any:
+        while x > 1:
+            x = x / 2
+            if x > 3:
+                x = x - 1
+                continue
+            x = x + 1
+        return x
+
+    (loop,) = loops(function)
+    assert len({to for _, to in loop.exits}) == 1
+
+
+def test_loop_that_is_the_first_statement_of_another_one_stays_apart() -> None:
+    def function(x: Any) -> Any:
+        while True:
+            while True:
+                x = x / 2
+                if x < 1:
+                    break
+            x = x + 1
+            if x < 3:
+                break
+        return x
+
+    inner, outer = loops(function)
+    assert inner.members < outer.members
+
+
 def test_for_with_break() -> None:
     def function(x: Any) -> Any:
         for _ in range(9):

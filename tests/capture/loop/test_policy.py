@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fusepass.capture.loop import policy
 from fusepass.capture.loop.policy import MOST_UNROLLED
 
 from ..support.side_by_side import side_by_side
@@ -45,6 +46,37 @@ def with_a_distant_bound(x: Tensor) -> Tensor:
         x = x * 0.5
         turn += 1
     return x + turn
+
+
+def with_continue(x: Tensor) -> tuple[Tensor, int]:
+    turn = 0
+    while x.norm() > 1:
+        turn += 1
+        x = x * 0.5
+        if x.sum() > 2:
+            x = x - 0.25
+            continue
+        x = x + 0.125
+    return x, turn
+
+
+def left_by_two_tests(x: Tensor) -> Tensor:
+    while x.norm() > 1:
+        x = x * 0.5
+        if x.sum() < 0.5:
+            return x - 1
+    return x + 1
+
+
+def left_in_the_middle_and_at_the_end(x: Tensor) -> Tensor:
+    while True:
+        x = x * 0.5
+        if x.sum() < 0.5:
+            break
+        x = x - 0.125
+        if x.norm() < 1:
+            break
+    return x + 1
 
 
 def left_from_a_short_range(x: Tensor) -> Tensor:
@@ -86,7 +118,13 @@ def filled(x: Tensor) -> list[Tensor]:
     return [x * i if x.sum() > i else x - i for i in range(3)]
 
 
-LOOPS = [ended_by_a_tensor, ended_by_a_flag, left_from_a_long_range, with_a_distant_bound]
+BY_TENSORS_ALONE = [
+    ended_by_a_tensor,
+    with_continue,
+    left_by_two_tests,
+    left_in_the_middle_and_at_the_end,
+]
+LOOPS = [*BY_TENSORS_ALONE, ended_by_a_flag, left_from_a_long_range, with_a_distant_bound]
 UNROLLED = [left_from_a_short_range, with_a_near_bound, over_a_short_list, filled]
 
 
@@ -96,6 +134,22 @@ def test_captured_as_a_loop(program: Callable[[Tensor], Any]) -> None:
     assert "loop" in {treatment for treatment, _ in outcome.treatments}
     assert "keep" not in {treatment for treatment, _ in outcome.treatments}
     assert (outcome.breaks, len(outcome.graphs)) == ([], 1)
+
+
+@pytest.mark.parametrize("program", BY_TENSORS_ALONE)
+def test_not_unrolled_first(
+    program: Callable[[Tensor], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met = []
+    jump = policy.starts_at_jump
+
+    def counted(*args: Any) -> bool:
+        met.append(args)
+        return jump(*args)
+
+    monkeypatch.setattr(policy, "starts_at_jump", counted)
+    side_by_side(program, *ROWS)
+    assert len(met) < 10
 
 
 @pytest.mark.parametrize("program", [*UNROLLED, branch_behind_a_long_range])
