@@ -219,7 +219,7 @@ def _record(index: int, seed: int, codegen: str, device: str) -> dict[str, Any]:
     try:
         with _patience(PATIENCE):
             found = examine(program, codegen=codegen, device=device)
-    except Exception:  # noqa: BLE001 - whatever goes wrong is for the summary
+    except (Exception, NoEnd):  # noqa: BLE001 - whatever goes wrong is for the summary
         return _broken(index, seed, traceback.format_exc(limit=-6))
     return {
         "index": index,
@@ -240,12 +240,16 @@ def _broken(index: int, seed: int, error: str) -> dict[str, Any]:
     return {"index": index, "broken": error, "source": seeded(seed, index).source}
 
 
+class NoEnd(BaseException):
+    """Raised in a program that takes too long; no handler of an error of its own takes it."""
+
+
 @contextlib.contextmanager
 def _patience(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError in what takes longer; only the main thread of a process can."""
+    """Raise NoEnd in what takes longer; only the main thread of a process can."""
 
     def give_up(*_: object) -> None:
-        raise TimeoutError(f"no end within {seconds} s")
+        raise NoEnd(f"no end within {seconds} s")
 
     before = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(seconds)
