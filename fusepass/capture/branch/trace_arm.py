@@ -57,9 +57,9 @@ def _trace(branch: snapshot.OpenBranch, taken: bool, at_end: Callable[[], None])
     translator, graph, before = branch.translator, branch.graph, branch.before
     last = snapshot.last_node(graph)
     calls_before = len(graph.nodes) - input_count(translator)
-    branch.enter(taken)
     iterators = [held for held, _ in before.iterators]
     with attribute_writes(translator, iterators) as writes, data_sizes(translator):
+        branch.enter(taken)
         _trace_until(translator, branch.join)
         snapshot.check_with_blocks_left(translator, before)
         at_end()

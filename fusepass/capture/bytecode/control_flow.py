@@ -56,6 +56,13 @@ class Region:
         from_first = set(self._passed(first))
         return next(at for at in self._passed(second) if at in from_first)
 
+    def join_of_all(self, places: Sequence[int]) -> int:
+        """The first instruction that every path from any of some places passes, or :data:`EXIT`."""
+        join = places[0]
+        for place in places[1:]:
+            join = join if join == EXIT else self.join_of_both(join, place)
+        return join
+
     def _passed(self, index: int) -> Iterator[int]:
         yield index
         while index != EXIT:

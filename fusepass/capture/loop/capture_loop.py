@@ -7,6 +7,7 @@ though the arm is not taken, begins with a flag that also says that the arm is.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,14 +16,15 @@ from fusepass.capture.branch.fork import trace_both
 from fusepass.capture.branch.snapshot import Bindings, OpenBranch
 from fusepass.capture.bytecode.control_flow import region_of
 from fusepass.capture.frame_state import BranchSite, Frame, Place
+from fusepass.capture.loop.carried_tuples import rebuilt
 from fusepass.capture.loop.late_values import IS
 from fusepass.capture.loop.same_tensor import add_flags
 from fusepass.capture.loop.seal import Sealed, seal
 from fusepass.capture.loop.trace_round import (
-    WHICH,
     Start,
     Traced,
     trace_round,
+    which,
 )
 from fusepass.capture.loop.unbound import raise_unbound
 from fusepass.capture.nodes.select_node import BRANCH, HIDES_GRAD, WRITTEN, Branch, select
@@ -161,8 +163,10 @@ class _Capture:
 
     def _go_on(self, traced: Traced, values: dict[str, Any]) -> None:
         translator = self.translator
+        for name, value in traced.tuples.items():
+            values[name] = rebuilt(name, value, values.__getitem__)
         for name, value in {**values, **traced.constants}.items():
-            if not is_ours(name):
+            if not is_ours(name) and "." not in name:
                 translator.symbolic_locals[name] = value
         held = list(translator.stack)
         places = [(one.index, held[: len(held) - one.popped]) for one in traced.code.exits]
@@ -170,23 +174,45 @@ class _Capture:
             translator.instruction_pointer = translator.start_point = places[0][0]
             translator.stack = places[0][1]
             return
-        self._part(places, values[WHICH])
+        flags = [values[which(number)] for number in range(2, len(places) + 1)]
+        self._part(places, flags)
 
-    def _part(self, places: list[Any], which: Any) -> None:
-        """Go on at two places behind the loop: a branch on which way led out of it."""
+    def _part(self, places: list[Any], flags: list[Any]) -> None:
+        """Go on at several places behind the loop: branches on which way led out of it."""
+        if len(places) == 1:
+            index, held = places[0]
+            self.translator.instruction_pointer = self.translator.start_point = index
+            self.translator.stack = list(held)
+            return
         translator, frame = self.translator, self.frame
         region = region_of(translator.f_code, translator.instructions)
-        join = region.join_of_both(*(index for index, _ in places))
+        join = region.join_of_all([index for index, _ in places])
         site = frame.new_branch(self.start.site)
-        frame.predicates[site] = which
-        starts = {True: places[1], False: places[0]}
+        frame.predicates[site] = flags[-1]
+        starts = {True: places[-1], False: places[0]}
         before = Bindings(translator)
-        branch = OpenBranch(translator, frame, site, before, starts, which, join, self.place)
+        branch = _Parting(
+            translator, frame, site, before, starts, flags[-1], join, self.place,
+            lambda: self._part(places[:-1], flags[:-1]),
+        )
         made = trace_both(branch)
         made.speculation, made.place = None, self.place
         made.decision = self.sites[0].decision  # it is part of the loop
         self.sites.append(made)
         frame.sites.append(made)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parting(OpenBranch):
+    """A branch on one way out of a loop, with branches on the others in its other arm."""
+
+    others: Callable[[], None]
+
+    def enter(self, arm: bool) -> None:
+        """Put the translator at the start of an arm."""
+        super().enter(arm)
+        if not arm:
+            self.others()
 
 
 def is_ours(name: str) -> bool:

@@ -32,14 +32,6 @@ _MOST = 2**52  # more rounds than any loop makes
 _DRIFT = 2**20  # the most that an integer may change by in one round: then it never leaves int64
 
 
-class Widen(Exception):
-    """An integer may become smaller than it began: the round is to be traced again."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-
 @dataclass
 class Numbers:
     """Puts numbers into tensors of one device, and reads them.
@@ -48,6 +40,7 @@ class Numbers:
         frame: of capture.
         device: where the tensors are.
         ranges: what the number of a name can be when a round begins.
+        smaller: names of integers that may become smaller than they began.
         others: names of numbers that a round binds to another kind of value.
     """
 
@@ -55,6 +48,7 @@ class Numbers:
     device: torch.device
     ranges: dict[str, Range] = field(default_factory=dict)
     others: set[str] = field(default_factory=set)
+    smaller: set[str] = field(default_factory=set)
 
     def begins(self, name: str, value: Any, *, wide: bool) -> None:
         """Assume what an integer can be: it grows from where it begins, unless it is ``wide``."""
@@ -124,7 +118,9 @@ class Numbers:
                     text = f"the integer {name!r} may outgrow 64 bits"
                     raise Refusal(Reason.OVERFLOW, text)
                 if range_.least < assumed.least and assumed.least > -_MOST:
-                    raise Widen(name)
+                    self.smaller.add(name)
+                    text = f"the integer {name!r} may become smaller than it began"
+                    raise Refusal(Reason.OVERFLOW, text)
             return made
 
         return store

@@ -56,14 +56,16 @@ class Late:
     Attributes:
         specs: what they become, by name; None while that has not been seen.
         alone: those that some round leaves as they were, so that each needs a flag of its own.
+        wide: integers that may become smaller than they began.
     """
 
     specs: dict[str, Spec | None] = field(default_factory=dict)
     alone: set[str] = field(default_factory=set)
+    wide: set[str] = field(default_factory=set)
 
     def copy(self) -> Late:
         """A copy that may grow by itself."""
-        return Late(dict(self.specs), set(self.alone))
+        return Late(dict(self.specs), set(self.alone), set(self.wide))
 
 
 def spec_of(value: Any, name: str, device: torch.device) -> Spec | None:

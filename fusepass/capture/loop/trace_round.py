@@ -19,7 +19,13 @@ from fusepass.capture.bytecode.control_flow import live_names
 from fusepass.capture.bytecode.instructions import names_of
 from fusepass.capture.bytecode.natural_loops import Loop
 from fusepass.capture.frame_state import Frame, Place
-from fusepass.capture.loop.carried import Numbers, Widen, check_tensor, number_kind
+from fusepass.capture.loop.carried import Numbers, check_tensor, number_kind
+from fusepass.capture.loop.carried_tuples import (
+    is_carried_tuple,
+    left_items,
+    named_items,
+    rebuilt,
+)
 from fusepass.capture.loop.late_values import BEGUN, IS, Late, LateValues
 from fusepass.capture.loop.round_code import (
     CONTINUES,
@@ -42,7 +48,13 @@ from fusepass.torch_private.dynamo.helpers_in_code import (
 )
 
 _SEEN = "loop values seen"
-FLAG, WHICH, COUNTER = "fusepass_goes_on", "fusepass_exit", "fusepass_counter"
+_MOST_EXITS = 6
+FLAG, COUNTER = "fusepass_goes_on", "fusepass_counter"
+
+
+def which(exit_number: int) -> str:
+    """The name of the flag that says whether the loop was left by an exit."""
+    return f"fusepass_exit_{exit_number}"
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,7 @@ class Traced:
         true: a tracked 0-d tensor, true, from before the round.
         last: the node in front of what was recorded in the round.
         constants: names that a round leaves bound to the same tracked value, known by then.
+        tuples: the tuples that are carried item by item, as they begin.
         unbound: names that are read behind the loop and not bound if there is no round.
     """
 
@@ -111,6 +124,7 @@ class Traced:
     last: fx.Node | None
     true: Any
     constants: dict[str, Any] = field(default_factory=dict)
+    tuples: dict[str, Any] = field(default_factory=dict)
     unbound: frozenset[str] = frozenset()
 
 
@@ -137,33 +151,19 @@ def trace_round(translator: Any, frame: Frame, start: Start) -> Traced:
     """
     key = _SEEN, (translator.f_code, start.loop.head)
     late: Late = frame.attempts.kept.get(key) or Late()
-    wide: set[str] = set()
-    while True:
-        last = snapshot.last_node(translator.output.graph)
-        held = dict(frame.items), list(frame.sites)
-        tracer = _Tracer(translator, frame, start, wide, late)
-        try:
-            traced = tracer.trace()
-        except Refusal:
-            tracer.try_again(key)
-            raise
-        except Widen as again:
-            wide.add(again.name)
-            for node in reversed(snapshot.recorded_since(translator.output.graph, last)):
-                if not node.users and node.op != "get_attr":
-                    translator.output.graph.erase_node(node)
-            frame.items = {n: p for n, p in frame.items.items() if n in held[0]}
-            frame.sites[:] = held[1]
-            continue
+    tracer = _Tracer(translator, frame, start, late)
+    try:
+        traced = tracer.trace()
+    except Refusal:
         tracer.try_again(key)
-        return traced
+        raise
+    tracer.try_again(key)
+    return traced
 
 
 class _Tracer:
-    def __init__(
-        self, translator: Any, frame: Frame, start: Start, wide: set[str], late: Late
-    ) -> None:
-        self.translator, self.frame, self.start, self.wide = translator, frame, start, wide
+    def __init__(self, translator: Any, frame: Frame, start: Start, late: Late) -> None:
+        self.translator, self.frame, self.start = translator, frame, start
         self.numbers = Numbers(frame, start.device)
         self.names = _names(translator, start)
         self.kinds = _number_kinds(self.names)
@@ -176,21 +176,24 @@ class _Tracer:
         }
         self.late = LateValues(self.numbers, late, first, start.place, start.site)
         self.exits, _ = exits_of(translator.instructions, start.loop)
-        if len(self.exits) > 2:
-            raise Refusal(Reason.LOOP, "the loop leads on to more than two places")
+        if len(self.exits) > _MOST_EXITS:
+            raise Refusal(Reason.LOOP, f"the loop leads on to more than {_MOST_EXITS} places")
+        self.ways = [which(number) for number in range(2, len(self.exits) + 1)]
         self.carried: dict[str, Carried] = {}
         self.constants: dict[str, Any] = {}
+        self.tuples: dict[str, Any] = {}
         self.kinds_left: dict[str, str] = {}  # of the numbers that only rounds bind, by name
 
     def try_again(self, key: Any) -> None:
-        """Start the frame again if it was seen what a variable becomes that begins as no tensor."""
+        """Start the frame again if something was seen that a round has to begin with."""
         seen, known = self.late.seen, self.late.late
         for name in self.numbers.others:
             if stack.constant_of(self.names.given[name])[0]:
                 seen.specs.setdefault(name, None)
+        seen.wide |= self.numbers.smaller
         if seen != known:
             self.frame.attempts.kept[key] = seen
-            text = "a variable of a loop becomes a tensor"
+            text = "a round of a loop is traced again"
             restart_leaving(self.frame, {("loop values", key[1]): (Reason.LOOP, text)})
 
     def trace(self) -> Traced:
@@ -219,6 +222,7 @@ class _Tracer:
             last,
             true,
             self.constants,
+            self.tuples,
             unbound=frozenset(unbound),
         )
 
@@ -227,8 +231,8 @@ class _Tracer:
         full = self.numbers.full
         flag = self.start.goes_on
         self._carry(FLAG, full(self.translator, True) if flag is None else flag, "bool")
-        if len(self.exits) > 1:
-            self._carry(WHICH, full(self.translator, self.start.skips_to == 2), "bool")
+        for number, way in enumerate(self.ways, 2):
+            self._carry(way, full(self.translator, self.start.skips_to == number), "bool")
         if self.start.items is not None:
             self._carry(COUNTER, full(self.translator, self.start.items[0]), "int")
         for name in self.late.flags:
@@ -240,16 +244,48 @@ class _Tracer:
                 continue
             kind = self.kinds.get(name)
             if kind is not None:
-                self.numbers.begins(name, value, wide=name in self.wide)
+                self.numbers.begins(name, value, wide=name in self.late.late.wide)
                 made = self.numbers.tensor_of(self.translator, value, kind)
                 assert made is not None
                 self._carry(name, made[0], kind)
             elif stack.is_any_tensor(value):
                 check_tensor(value, name)
                 self._carry(name, value, None)
+            elif is_carried_tuple(value):
+                self._carry_items(name, value)
 
     def _carry(self, name: str, initial: Any, number: str | None) -> None:
         self.carried[name] = Carried(name, initial, number=number)
+
+    def _carry_items(self, name: str, value: Any) -> None:
+        if self.start.may_skip and getattr(value, "source", None) is not None:
+            text = f"{name!r} is a tuple from outside, and the loop may make no round"
+            raise Refusal(Reason.ALIAS, text)
+        self.tuples[name] = value
+        for own, item in named_items(name, value):
+            if stack.is_any_tensor(item):
+                check_tensor(item, own)
+                self._carry(own, item, None)
+                continue
+            kind = number_kind(item)
+            self.numbers.begins(own, item, wide=True)
+            made = self.numbers.tensor_of(self.translator, item, kind)
+            assert made is not None
+            self._carry(own, made[0], kind)
+
+    def _item(self, name: str) -> Any:
+        """An item of a tuple as a round is given it."""
+        one = self.carried[name]
+        if one.number is None:
+            return one.inside
+        return self.numbers.read(self.translator, one.inside, name)
+
+    def _left_item(self, translator: Any, name: str, value: Any) -> Any:
+        """What a round leaves of an item of a tuple."""
+        kind = self.carried[name].number
+        if kind is None:
+            return value
+        return self.numbers.storer(name, kind)(translator, value)
 
     def _arguments(self) -> list[Any]:
         values = []
@@ -258,6 +294,8 @@ class _Tracer:
                 value = self.late.enter(self.translator, name, self._inside)  # noqa: PLW2901
             elif name in self.carried:
                 value = self._inside(name)  # noqa: PLW2901  # what is carried in its place
+            elif name in self.tuples:
+                value = rebuilt(name, value, self._item)  # noqa: PLW2901
             values.append(value)
         for name in sorted(self.kinds):
             values.append(Helper(self.numbers.loader(name)))
@@ -283,7 +321,8 @@ class _Tracer:
         _, end = stack.constant_of(number)
         full = self.numbers.full
         goes_on = full(translator, end == CONTINUES)
-        leaves = []
+        left_by = end or self.code.exhausted
+        leaves = [full(translator, left_by == n) for n in range(2, len(self.exits) + 1)]
         if COUNTER in self.carried:
             counter = self.carried[COUNTER].inside
             if end == CONTINUES:
@@ -291,8 +330,6 @@ class _Tracer:
                 counter = _call(translator, torch.add, counter, step)
                 goes_on = _call(translator, torch.ne, counter, first + count * step)
             leaves.append(counter)
-        if len(self.exits) > 1:
-            leaves.insert(0, full(translator, (end or self.code.exhausted) == 2))
         flags = {BEGUN: full(translator, True)} if self.late.flags else {}
         left = []
         for name, value in zip(self.names.results, map(stack.realized, values), strict=True):
@@ -301,6 +338,10 @@ class _Tracer:
                 made, flags[IS + name] = self.late.leave(translator, name, value, inside, again)
             elif self.late.learns(name, value):
                 made = self.late.first[name]
+            elif name in self.tuples:
+                items = left_items(name, self.tuples[name], value)
+                left += [self._left_item(translator, own, item) for own, item in items]
+                continue
             else:
                 made = self._left(translator, name, value)
             left.append(made)
@@ -323,8 +364,13 @@ class _Tracer:
         return made[0]
 
     def _finish(self, leaves: list[Any]) -> None:
-        ours = [name for name in (FLAG, WHICH, COUNTER, *self.late.flags) if name in self.carried]
-        order = [*ours, *self.names.results]
+        ours = [name for name in (FLAG, *self.ways, COUNTER, *self.late.flags) if name in self.carried]
+        order = list(ours)
+        for name in self.names.results:
+            if name in self.tuples:
+                order += [own for own, _ in named_items(name, self.tuples[name])]
+            else:
+                order.append(name)
         for name, value in zip(order, map(stack.realized, leaves), strict=True):
             if name not in self.carried and not stack.is_any_tensor(value):
                 self._leave_known(name, value)
