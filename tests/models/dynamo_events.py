@@ -6,8 +6,10 @@ Graph breaks, frames that it gives up and runs in eager mode, frames that it com
 from __future__ import annotations
 
 import contextlib
+import linecache
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 from unittest import mock
 
@@ -24,7 +26,8 @@ class Events:
     """What happened in the calls of one compiled model.
 
     Attributes:
-        breaks: each graph break once: the lines called, outermost first, and what Dynamo met.
+        breaks: each graph break once: the lines called, outermost first, and what Dynamo met. The
+            same line breaks once for each function around it that Dynamo compiles by itself.
         left: functions that run in eager mode because their graph breaks and cannot go on.
         compiles: frames compiled, for the first time or again.
         entered: graphs entered so far.
@@ -34,7 +37,7 @@ class Events:
     left: set[tuple[str, int, str]] = field(default_factory=set)
     compiles: int = 0
     entered: int = 0
-    met: int = 0
+    met: dict[tuple[Place, ...], str] = field(default_factory=dict)
 
     def plain(self, gm: torch.fx.GraphModule, example_inputs: Any) -> Callable[..., Any]:
         """A backend that runs the graph op by op, and counts how often it is entered."""
@@ -53,22 +56,26 @@ def counted(events: Events) -> Iterator[None]:
 
     def logged(self: Any, code_options: Any, reason: str = "", exc: Any = None, **kw: Any) -> Any:
         if not getattr(exc, "logged", False):
-            events.met += 1
             stack = getattr(exc, "real_stack", None) or torch._guards.TracingContext.extract_stack()
             places = tuple((one.filename, one.lineno or 0) for one in stack)
             if not places:
                 places = ((self.f_code.co_filename, self.f_code.co_firstlineno),)
-            events.breaks.setdefault(places, str(exc or reason))
+            events.met[places] = str(exc or reason)
         return log(self, code_options, reason=reason, exc=exc, **kw)
 
     def converted(self: Any, frame: Any, *args: Any, **kw: Any) -> Any:
-        met, fine = events.met, counters["frames"]["ok"]
+        events.met, outer = {}, events.met
+        fine = counters["frames"]["ok"]
         result = convert(self, frame, *args, **kw)
+        met, events.met = events.met, outer
+        code = frame.f_code
         if result.guarded_code is not None:
             events.compiles += 1
-        elif events.met > met or counters["frames"]["ok"] == fine:
-            code = frame.f_code
+            goes_on = _resumed(result.guarded_code.code, frame.f_globals)
+            met = {one: text for one, text in met.items() if _is_final(one[0], goes_on)}
+        elif met or counters["frames"]["ok"] == fine:
             events.left.add((code.co_filename, code.co_firstlineno, code.co_name))
+        events.breaks = {**met, **events.breaks}
         return result
 
     with (
@@ -76,3 +83,15 @@ def counted(events: Events) -> Iterator[None]:
         mock.patch.object(convert_frame.ConvertFrame, "__call__", converted),
     ):
         yield
+
+
+def _resumed(code: CodeType, names: dict[str, Any]) -> set[int]:
+    """The lines behind which the code that Dynamo made goes on in a function of its own."""
+    found = (names.get(name) for name in code.co_names if name.startswith("__resume_at"))
+    made = (one.__code__.co_name.rpartition("_at_")[2] for one in found if one is not None)
+    return {int(one) for one in made if one.isdigit()}
+
+
+def _is_final(place: Place, goes_on: set[int]) -> bool:
+    """Whether the graph breaks at a line of the frame in the last of the attempts to trace it."""
+    return place[1] in goes_on or linecache.getline(*place).lstrip().startswith("return")

@@ -155,8 +155,9 @@ def _kind(one: Tensor | None) -> str:
 
 def _told(run: Run) -> dict[str, Any]:
     return {
-        "breaks": len(run.events.breaks),
-        "places": sorted({_short(places[-1]) for places in run.events.breaks}),
+        "breaks": len({_site(places) for places in run.events.breaks}),
+        "chains": len(run.events.breaks),
+        "places": sorted({_short(_site(places)) for places in run.events.breaks}),
         "graphs": run.graphs,
         "left": sorted(f"{_short((f, n))} {name}" for f, n, name in run.events.left),
         "compiles": run.events.compiles,
@@ -168,6 +169,14 @@ def _told(run: Run) -> dict[str, Any]:
     }
 
 
+_OURS = str(Path(fusepass.__file__).parent)
+
+
+def _site(places: tuple[tuple[str, int], ...]) -> tuple[str, int]:
+    """The line that breaks the graph, which is none of fusepass's own."""
+    return next((one for one in reversed(places) if not one[0].startswith(_OURS)), places[-1])
+
+
 def _short(place: tuple[str, int]) -> str:
     return f"{'/'.join(Path(place[0]).parts[-2:])}:{place[1]}"
 
@@ -177,35 +186,24 @@ def _first_line(text: str) -> str:
 
 
 def _causes(compiled: Any, events: Events) -> list[dict[str, Any]]:
-    """The reason code and the reason of each graph break that fusepass leaves."""
-    try:
+    """The reason code and the reason of each line that breaks the graph under fusepass."""
+    decisions: dict[Any, Any] = {}
+    said: dict[Any, str] = {}
+    with contextlib.suppress(NoReport):
         report = fusepass.last_report(compiled)
-    except NoReport:
-        return [
-            {"at": _short(places[-1]), "code": "no_report", "reason": _first_line(text)}
-            for places, text in events.breaks.items()
-        ]
-    kept = {
-        (d.file, d.line): d
-        for d in report.decisions
-        if d.treatment == "keep" or d.rule == "graph_break"
-    }
-    said = {(one["file"], one["line"]): one["reason"] for one in report.graph_breaks}
-    found = []
+        kept = [d for d in report.decisions if d.treatment == "keep" or d.rule == "graph_break"]
+        decisions = {(d.file, d.line): d for d in kept}
+        said = {(one["file"], one["line"]): one["reason"] for one in report.graph_breaks}
+    found: dict[str, dict[str, Any]] = {}
     for places, text in events.breaks.items():
-        at = next((one for one in reversed(places) if one in kept), None)
+        at = next((one for one in reversed(places) if one in decisions), None)
         if at is not None:
-            code, reason = str(kept[at].reason_code.value), kept[at].reason
+            code, reason = str(decisions[at].reason_code.value), decisions[at].reason
         else:
-            at = next((one for one in reversed(places) if one in said), places[-1])
-            code, reason = "unknown", said.get(at, _first_line(text))
-        found.append(
-            {
-                "at": _short(places[-1]),
-                "line": _short(at),
-                "code": code,
-                "reason": reason[:300],
-                "met": _first_line(text),
-            }
-        )
-    return found
+            at = next((one for one in reversed(places) if one in said), _site(places))
+            code, reason = "not_decided", said.get(at, _first_line(text))
+        site = _short(_site(places))
+        if found.get(site, {}).get("code", "not_decided") == "not_decided":
+            found[site] = {"at": site, "line": _short(at), "code": code, "reason": reason[:300]}
+            found[site]["met"] = _first_line(text)
+    return list(found.values())

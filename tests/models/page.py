@@ -21,12 +21,12 @@ where the model permits it in the sizes of its images. `torch.compile` with a ba
 graph op by op (“plain”) is compared with fusepass that runs op by op (`codegen="eager"`), on
 the CPU. Mixtures of experts have transformers' `eager` experts.
 
-- **breaks**: graph breaks met in the six calls. A break is one chain of lines, from the model's
-  `forward` to the line that breaks.
+- **breaks**: lines of code that break the graph in one of the six calls.
 - **graphs**: graphs that the last call enters. One is a whole graph.
 - **eager**: functions that Dynamo gives up behind a break, so that they run in eager mode.
 - **compiles**: frames compiled in the six calls, for the first time or again for other sizes.
-- **causes**: the [reason codes](reasons.md) of the breaks that fusepass leaves.
+- **causes**: the [reason codes](reasons.md) of the breaks that fusepass leaves. `not_decided`: Dynamo breaks the
+  graph in a function that fusepass says nothing about.
 
 Two numbers with an arrow are plain Dynamo's and fusepass's; one number is both.
 [Testing](testing.md) says how to measure the models again.
