@@ -99,7 +99,7 @@ def found_layout(name: str, mode: str) -> Layout:
         try:
             for call in (0, 3, 2, 1, 4, 5):
                 arguments = inputs(model, call, layout, mode)
-                with torch.random.fork_rng(devices=[]), torch.no_grad():
+                with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(mode == "train"):
                     result = model(**arguments)
             if mode == "train":
                 loss(result)

@@ -299,7 +299,7 @@ class Inputs:
 
     def input_values(self) -> Tensor:
         mel = self.number("num_mel_bins", default=80)
-        steps = self.steps(3200)
+        steps = self.steps(4800)
         frames = self.number("max_length", default=64)
         shapes = ((BATCH, steps), (BATCH, 1, steps), (BATCH, frames, mel), (BATCH, 2, steps))
         return self.normal(*shapes[self.layout.choice.get("input_values", 0)])

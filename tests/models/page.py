@@ -29,7 +29,7 @@ the CPU. Mixtures of experts have transformers' `eager` experts.
   graph in a function that fusepass says nothing about.
 
 Two numbers with an arrow are plain Dynamo's and fusepass's; one number is both.
-[Testing](testing.md) says how to measure the models again.
+[How fusepass is tested](design/own_tests.md#models-of-libraries) says how to measure the models again.
 """
 
 
