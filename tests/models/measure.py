@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,9 @@ class Run:
 
 def measured(name: str, mode: str, ways: Sequence[str] = WAYS) -> Iterator[dict[str, Any]]:
     """Records of one model, each with more in it: the last one is whole."""
-    record: dict[str, Any] = {
-        "name": name,
-        "mode": mode,
-        "torch": torch.__version__,
-        "state": "building",
-    }
+    library = name.partition("/")[0]
+    record: dict[str, Any] = {"name": name, "mode": mode, "state": "building"}
+    record |= {"torch": torch.__version__, "library": f"{library} {metadata.version(library)}"}
     started = time.perf_counter()
     layout = found_layout(name, mode)
     record["left_out"] = sorted(layout.left_out & {"pixel_values", "input_features", "labels"})

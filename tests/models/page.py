@@ -69,9 +69,12 @@ def _summary(found: list[dict[str, Any]]) -> str:
         _name(one) for one in found if one["fusepass"]["error"] and not one["plain"]["error"]
     ]
     causes = Counter(kept["code"] for one in found for kept in one["fusepass"]["kept"])
-    versions = sorted({one["torch"] for one in found})
+    versions = sorted(
+        {f"torch {one['torch']}" for one in found}
+        | {one["library"] for one in found if "library" in one}
+    )
     lines = [
-        f"torch {', '.join(versions)}. {len(found)} models; {len(breaking)} break under plain Dynamo: {plain} breaks, {ours} with fusepass.",
+        f"{', '.join(versions)}. {len(found)} models; {len(breaking)} break under plain Dynamo: {plain} breaks, {ours} with fusepass.",
         f"With fusepass, {whole} of the {len(breaking)} are one graph in all six calls, compiled at most twice.",
         "",
         f"- More breaks, or more functions in eager mode, than with plain Dynamo: {_names(losers)}.",
