@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,17 +91,37 @@ def _plan(outer: fx.Node, graph: fx.Graph) -> _MergedBranches | None:
         inner = _whole_select(results)  # type: ignore[arg-type]
         if inner is None or not _inside(inner, outer, inner_in):
             continue
+        shared = _shared_arm(outer, inner, inner_in, repeated, graph)  # type: ignore[arg-type]
+        if shared is None:  # nearly always, which is found out without a look at the whole graph
+            continue
         arms, selects = _arms(outer, graph)
         sites = [node.meta[BRANCH].site for node in selects]
         if any(sites.count(node.meta[BRANCH].site) > 1 for node in (outer, inner)):
             continue  # numbers that differ between two arms make a select of their own
         if any(map(written_nodes, arms)):  # a value in place is more than its own node says
             return None
-        for shared in (True, False):
-            twin = inner.args[1] if shared else inner.args[2]
-            if _same_values(repeated, twin, inner_in, arms):  # type: ignore[arg-type]
-                plan = _MergedBranches(outer, inner, inner_in, shared, arms, selects)
-                return plan if _may_move(plan, graph) else None
+        plan = _MergedBranches(outer, inner, inner_in, shared, arms, selects)
+        return plan if _may_move(plan, graph) else None
+    return None
+
+
+def _shared_arm(
+    outer: fx.Node,
+    inner: fx.Node,
+    inner_in: bool,
+    repeated: tuple[fx.Node, ...],
+    graph: fx.Graph,
+) -> bool | None:
+    """Which arm of the inner branch the other arm of the outer one repeats."""
+    site, branches = outer.meta[BRANCH].site, known_branches(graph)
+
+    def stands_in(node: fx.Node) -> bool | None:
+        return arm_of(node, site, branches) if ARM in node.meta else None
+
+    for shared in (True, False):
+        twin: Any = inner.args[1] if shared else inner.args[2]
+        if _same_values(repeated, twin, inner_in, stands_in):
+            return shared
     return None
 
 
@@ -163,7 +184,7 @@ def _same_values(
     left: tuple[fx.Node, ...],
     right: tuple[fx.Node, ...],
     inner_in: bool,
-    arms: dict[fx.Node, bool],
+    stands_in: Callable[[fx.Node], bool | None],
 ) -> bool:
     """Whether two tuples of values are computed alike from values outside the outer branch."""
     pairs = node_pairs(left, right)
@@ -174,8 +195,8 @@ def _same_values(
             continue
         met.add((a, b))
         alike = (
-            arms.get(a) is (not inner_in)
-            and arms.get(b) is inner_in
+            stands_in(a) is (not inner_in)
+            and stands_in(b) is inner_in
             and a.op == b.op
             and a.op in ("call_function", "call_method")
             and a.target == b.target

@@ -23,6 +23,7 @@ from fusepass.capture import error_recovery, fake_dtypes, graph_breaks, hidden_t
 from fusepass.capture.autograd import select_identity
 from fusepass.capture.branch import phi_uses, raise_arm
 from fusepass.capture.branch.fork import fork
+from fusepass.capture.branch.nesting import check_nesting
 from fusepass.capture.bytecode import own_handlers, try_blocks
 from fusepass.capture.bytecode.control_flow import region_of
 from fusepass.capture.effects import changed_state, print_hooks
@@ -226,6 +227,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
         if policy.starts_at_jump(translator, frame, place, tested):
             return None
         _bound_work(frame, key)
+        check_nesting(translator, frame)
         policy.note_long_loop(translator, frame, place, tested)
         region = region_of(translator.f_code, translator.instructions)
         site = fork(translator, jump, region, frame, place, number)

@@ -281,7 +281,7 @@ def _choose(
         return "where", Reason.FORCED, "options ask for where", {}
     if options.treatment == "cond":
         return "cond", Reason.FORCED, "options ask for cond", {}
-    own, inside = _modeled(branch, arms)
+    own, inside = _modeled(branch, arms, tested.device)
     for node in chain(*own.values()):
         if copies_between_devices(node):
             raise Refusal(Reason.COST, f"{op_name(node)} in an arm copies between devices")
@@ -301,12 +301,14 @@ def _choose(
     return "cond", Reason.COST, text, estimates
 
 
-def _modeled(branch: OpenBranch, arms: Nodes) -> tuple[Nodes, dict[bool, float]]:
+def _modeled(
+    branch: OpenBranch, arms: Nodes, device: torch.device
+) -> tuple[Nodes, dict[bool, float]]:
     """The nodes whose time is estimated, and what branches inside the arms take beside them.
 
     The nodes of small arms are estimated together: those of several branches may be one kernel.
-    Where many branches stand inside one another, each counts as what was estimated for it. Its
-    nodes would be looked at once for every branch around it otherwise.
+    Where many branches stand inside one another, each counts as what was estimated for it, less the
+    launch that it shares. Its nodes would be looked at for every branch around it otherwise.
     """
     if sum(map(len, arms.values())) <= _MOST_MODELED:
         return arms, {}
@@ -321,7 +323,11 @@ def _modeled(branch: OpenBranch, arms: Nodes) -> tuple[Nodes, dict[bool, float]]
         arm: [node for node in nodes if node.meta.get(ARM) == (branch.site, arm)]
         for arm, nodes in arms.items()
     }
-    return own, {arm: sum(filter(None, costs)) for arm, costs in inner.items()}
+    launch = roofline.launch(device)
+    return own, {
+        arm: sum(max(cost - launch, 0.0) for cost in costs if cost is not None)
+        for arm, costs in inner.items()
+    }
 
 
 def _all_equal(left: Any, right: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from fusepass.capture.branch import snapshot
 from fusepass.capture.branch.attribute_writes import attribute_writes
+from fusepass.capture.branch.nesting import room_for_arm
 from fusepass.capture.bytecode.control_flow import EXIT
 from fusepass.capture.bytecode.instructions import RETURNS
 from fusepass.capture.masks.lowering import forget_counts
@@ -44,7 +45,8 @@ def trace_arm(
     arms = branch.frame.arms
     arms.append((branch.site, taken))
     try:
-        with snapshot.closed_scope(branch.translator, ArmRaises):
+        room = room_for_arm(branch.translator, branch.frame)
+        with room, snapshot.closed_scope(branch.translator, ArmRaises):
             traced = _trace(branch, taken, at_end)
             for node in traced.nodes:
                 node.meta.setdefault(ARM, arms[-1])

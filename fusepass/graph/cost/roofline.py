@@ -341,6 +341,11 @@ def host_round_trip(device: torch.device) -> float:
     return 1e6 * peaks_of(device).round_trip
 
 
+def launch(device: torch.device) -> float:
+    """Estimated cost of starting one kernel, in µs."""
+    return 1e6 * peaks_of(device).launch
+
+
 def estimates(
     arms: dict[bool, list[fx.Node]],
     pairs: Sequence[Pair],
