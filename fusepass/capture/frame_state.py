@@ -127,6 +127,8 @@ class Frame:
         steps_again: those of them that are traced for one of its values only.
         folded: results of known values that are one of two, by predicate and sides: equal ones are
             one object, so that a counter of n rounds takes n values, not two to the power of n.
+        tensor_uses, tensor_waits: of two tensors that no select joins, by the branch that left
+            them: instructions traced for both, and host round trips that these need.
         arms_of_uses: how many instructions are being traced so, inside one another.
         settled: whether the graph is complete, and nothing more is traced.
         in_message: whether what is traced is only a message: of an exception, or of a line.
@@ -165,6 +167,8 @@ class Frame:
     steps: int = 0
     steps_again: int = 0
     folded: dict[Any, Any] = field(default_factory=dict)
+    tensor_uses: Counter[int] = field(default_factory=Counter)
+    tensor_waits: Counter[int] = field(default_factory=Counter)
     arms_of_uses: int = 0
     judged: dict[fx.Node, Refusal | None] = field(default_factory=dict)
     selections: dict[fx.Node, Place] = field(default_factory=dict)

@@ -7,7 +7,7 @@ they leave, then what it costs. Facts come from fake tensors, so nothing here de
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -17,6 +17,7 @@ from torch import fx
 
 from fusepass.capture.branch.cond_legality import check_cond
 from fusepass.capture.branch.snapshot import OpenBranch
+from fusepass.capture.branch.tensor_pairs import all_equal, difference, display_sizes
 from fusepass.capture.frame_state import Place
 from fusepass.capture.nodes.select_node import ARM
 from fusepass.capture.refusal import Refusal
@@ -37,7 +38,7 @@ from fusepass.graph.safety.totality import KNOWN_TOTAL, partial_reason
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason
 from fusepass.torch_private.dynamo.calls import subgraph_of
-from fusepass.torch_private.fx.graphs import known_equal, size_hint, tree_flatten
+from fusepass.torch_private.fx.graphs import tree_flatten
 from fusepass.torch_private.inductor.checkpoints import is_checkpointed
 
 Nodes = dict[bool, list[fx.Node]]
@@ -195,35 +196,15 @@ def check_outputs(
 
 
 def _check_pair(a: torch.Tensor, b: torch.Tensor, tested: torch.Tensor) -> None:
-    if a.dtype != b.dtype:
-        raise Refusal(Reason.DTYPE_MISMATCH, f"the arms leave {a.dtype} and {b.dtype}")
-    if a.device != b.device:
-        raise Refusal(
-            Reason.DEVICE_MISMATCH, f"the arms leave tensors on {a.device} and {b.device}"
-        )
+    differs = difference(a, b)
+    if differs is not None:
+        raise differs
     if tested.device != a.device:
         raise Refusal(
             Reason.DEVICE_MISMATCH, f"the predicate is on {tested.device}, the arms on {a.device}"
         )
-    if not _all_equal(a.shape, b.shape):
-        raise Refusal(
-            Reason.SHAPE_MISMATCH,
-            f"the arms leave shapes {_display_sizes(a.shape)} and {_display_sizes(b.shape)}",
-        )
-    if not _all_equal(a.stride(), b.stride()):
-        raise Refusal(
-            Reason.STRIDE_MISMATCH,
-            f"the arms leave strides {_display_sizes(a.stride())} and {_display_sizes(b.stride())}",
-        )
-    if a.is_conj() != b.is_conj() or a.is_neg() != b.is_neg() or a.is_conj() or a.is_neg():
+    if a.is_conj() or a.is_neg():
         raise Refusal(Reason.STRIDE_MISMATCH, "an arm leaves a lazily conjugated or negated view")
-
-
-def _display_sizes(sizes: Iterable[Any]) -> str:
-    """Sizes as they are in this call, those that only the data know as a question mark."""
-    known = [size_hint(size) for size in sizes]
-    parts = ["?" if size is None else str(size) for size in known]
-    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
 
 
 def _fake_select(
@@ -231,11 +212,11 @@ def _fake_select(
 ) -> torch.Tensor:
     with translator.fake_mode:
         result = torch.where(tested, a, b)
-    if not _all_equal(result.stride(), a.stride()):
+    if not all_equal(result.stride(), a.stride()):
         raise Refusal(
             Reason.STRIDE_MISMATCH,
-            f"a selected tensor would have strides {_display_sizes(result.stride())}, "
-            f"the arms leave {_display_sizes(a.stride())}",
+            f"a selected tensor would have strides {display_sizes(result.stride())}, "
+            f"the arms leave {display_sizes(a.stride())}",
         )
     return result
 
@@ -328,10 +309,6 @@ def _modeled(
         arm: sum(max(cost - launch, 0.0) for cost in costs if cost is not None)
         for arm, costs in inner.items()
     }
-
-
-def _all_equal(left: Any, right: Any) -> bool:
-    return len(left) == len(right) and all(map(known_equal, left, right))
 
 
 def _shares_older(node: fx.Node, inside: set[fx.Node]) -> bool:

@@ -17,9 +17,11 @@ from typing import Any
 from fusepass.capture.branch.known_outcomes import resolved
 from fusepass.capture.branch.one_sided import phi_of, truth_of_two
 from fusepass.capture.branch.outputs import Outputs, PendingContainer, PendingPhi
+from fusepass.capture.branch.tensor_pairs import difference
 from fusepass.capture.branch.unread_numbers import number_of_two
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.arm_scalars import is_choice
+from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import containers as torch_containers
 from fusepass.torch_private.dynamo import stack
@@ -73,9 +75,12 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
         if same is not None and own_rules_of(taken) == own_rules_of(other):
             return same
         why = why_not_plain(taken) or why_not_plain(other)
-        if why is None:
-            return outputs.add(taken, other)
-        raise Refusal(Reason.PYTHON_VALUE, f"{what} {why} in an arm")
+        if why is not None:
+            raise Refusal(Reason.PYTHON_VALUE, f"{what} {why} in an arm")
+        differs = _differing_tensors(taken, other)
+        if differs is not None:
+            return phi_of(taken, other, f"{what} differs: {differs}", outputs)
+        return outputs.add(taken, other)
     constant, value = stack.constant_of(taken)
     other_constant, other_value = stack.constant_of(other)
     if constant and other_constant:
@@ -106,6 +111,13 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
         return phi_of(taken, other, text, outputs)
     text = f"{what} is {one} in one arm and {two} in the other"
     return phi_of(taken, other, text, outputs)
+
+
+def _differing_tensors(taken: Any, other: Any) -> str | None:
+    """Why no select can choose between two tensors, as they are known now, or None."""
+    a, b = (tensor_value(one.as_proxy().node) for one in (taken, other))
+    differs = None if a is None or b is None else difference(a, b)
+    return None if differs is None else differs.text
 
 
 def _is_number(value: Any) -> bool:

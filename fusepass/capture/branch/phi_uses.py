@@ -41,6 +41,7 @@ _MOST_AGAIN = 3  # times the straight line
 _SLACK = 4096  # instructions
 _MOST_INSIDE = 4  # forks of one instruction inside one another: two to that power of values
 _FORK = 32  # instructions that are as much work as to trace both ways and join them
+_MOST_OF_TENSORS = 32  # uses of two tensors that no select joins: each runs for both of them
 
 
 def _on_step(translator: Any) -> None:
@@ -132,7 +133,7 @@ def _use(
     original: Callable[[], None],
 ) -> None:
     """Trace an instruction that looks at a value that is one of two, or give the branch back."""
-    place = here(translator, "branch")
+    place, held = here(translator, "branch"), list(translator.stack)
     try:
         if stack.is_generator_frame(translator):
             raise Refusal(Reason.GENERATOR, "it is used in a generator")
@@ -146,7 +147,7 @@ def _use(
         raise
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
         why = refusal_after(error, "an arm", (place.file, place.line))
-        beside = [value for value in map(translator.stack.__getitem__, places) if not is_phi(value)]
+        beside = [value for value in map(held.__getitem__, places) if not is_phi(value)]
         unknown = [value for value in beside if differs(frame, value)]
         if unknown:
             restart_knowing(frame, unknown, why.text)
@@ -196,6 +197,22 @@ def _fork(translator: Any, frame: Frame, phi: PhiVariable) -> None:
         _spend(frame, _FORK)
         made = fork_operands(branch)
     _note(frame, made, place)
+    if stack.is_any_tensor(phi.taken) and stack.is_any_tensor(phi.other):
+        _bound_tensors(frame, origin_of(frame, phi), made)
+
+
+def _bound_tensors(frame: Frame, origin: int, made: BranchSite) -> None:
+    """Bound what two tensors of one name cost, which a graph break would not: work, and waits.
+
+    Raises:
+        Refusal: they are used too often.
+    """
+    frame.tensor_uses[origin] += 1
+    frame.tensor_waits[origin] += made.branch.treatment == "cond"
+    if frame.tensor_waits[origin] > 1:
+        raise Refusal(Reason.COST, "more than one host round trip would be needed to choose")
+    if frame.tensor_uses[origin] > _MOST_OF_TENSORS:
+        raise Refusal(Reason.COST, f"more than {_MOST_OF_TENSORS} operations would run for both")
 
 
 def _use_at(translator: Any) -> Place:

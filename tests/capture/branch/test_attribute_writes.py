@@ -198,12 +198,9 @@ class OtherDtype(Holder):
         self.plain = x.double()
 
 
-@pytest.mark.parametrize(
-    ("kind", "code"), [(OtherShape, "shape_mismatch"), (OtherDtype, "dtype_mismatch")]
-)
-def test_kept_where_the_values_cannot_be_joined(kind: type[Holder], code: str) -> None:
-    outcome = decided(kind())
-    assert outcome.treatments == [("keep", code)], outcome.decisions
+@pytest.mark.parametrize("kind", [OtherShape, OtherDtype])
+def test_chosen_behind_the_graph_where_no_select_joins_the_values(kind: type[Holder]) -> None:
+    decided(kind()).only("where", "pure_total")
 
 
 def test_a_python_value_bound_beside_it() -> None:

@@ -23,7 +23,7 @@ FOUR = [
 
 PROGRAMS = [*joins.WHOLE, *joins.OTHERS]
 # What is kept, in training only or always, and a part of the reason.
-KEPT = {joins.fails_in_one_arm: "strides", joins.filtered: "a list"}
+KEPT = {joins.filtered: "a list"}
 if sys.version_info >= (3, 12):  # where a comprehension fills a list of the frame's own
     KEPT |= {joins.comprehension: "looks at a list", joins.iterators: "different co"}
 KEPT_IN_TRAINING = {

@@ -204,7 +204,7 @@ def tensor_or_none_inside(x: Tensor) -> dict[str, Tensor | None]:
     return {"a": x * 2, "b": None} if x.sum() > 0 else {"a": x * 3, "b": x}
 
 
-@FAMILY.program(ONE, keep("dtype_mismatch"), grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def dtype_differs_inside(x: Tensor) -> list[Tensor]:
     return [x * 2, x.double()] if x.sum() > 0 else [x * 3, x * 4]
 

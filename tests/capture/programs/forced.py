@@ -90,8 +90,8 @@ def cond_hands_back_the_input(x: Tensor) -> Tensor:
     return x if x.sum() > 0 else x * 2
 
 
-@FAMILY.program(ONE, keep("shape_mismatch"), **COND)
-def cond_needs_equal_shapes(x: Tensor) -> Tensor:
+@FAMILY.program(ONE, cond("forced"), **COND)
+def cond_leaves_other_shapes(x: Tensor) -> Tensor:
     return x.sum() if x.sum() > 0 else x * 2
 
 
@@ -100,8 +100,8 @@ def where_plain(x: Tensor) -> Tensor:
     return x * 2 if x.sum() > 0 else x * 3
 
 
-@FAMILY.program(ONE, keep("dtype_mismatch"), **SELECT)
-def where_only_where_legal(x: Tensor) -> Tensor:
+@FAMILY.program(ONE, where("forced"), **SELECT)
+def where_leaves_other_dtypes(x: Tensor) -> Tensor:
     return x.half() if x.sum() > 0 else x * 3
 
 

@@ -1,4 +1,4 @@
-"""Arms that leave tensors of another dtype, device, shape or strides: a select would change them."""
+"""Arms that leave tensors of another dtype, device, shape or strides, which no select joins."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ def joined(arm: Op, other: Op, x: Tensor) -> Tensor:
     return y
 
 
-DTYPE, SHAPE, STRIDE = keep("dtype_mismatch"), keep("shape_mismatch"), keep("stride_mismatch")
+STRIDE = keep("stride_mismatch")
 
 # name: arm, other arm, verdict. The input is (3, 3), float32.
 PAIRS: dict[str, tuple[Op, Op, Verdict]] = {
-    "half_or_float": (lambda x: x.half(), lambda x: x * 2, DTYPE),
-    "bfloat16_or_float": (lambda x: x.bfloat16() * 2, lambda x: x * 2, DTYPE),
-    "double_or_float": (lambda x: x.double(), lambda x: x * 2, DTYPE),
-    "half_or_bfloat16": (lambda x: x.half(), lambda x: x.bfloat16(), DTYPE),
-    "long_or_float": (lambda x: x.long() + 1, lambda x: x * 2, DTYPE),
-    "int_or_long": (lambda x: x.int() + 1, lambda x: x.long(), DTYPE),
-    "bool_or_float": (lambda x: x > 0, lambda x: x * 2, DTYPE),
-    "bool_or_uint8": (lambda x: x > 0, lambda x: (x > 0).to(torch.uint8), DTYPE),
-    "complex_or_float": (lambda x: torch.complex(x, x), lambda x: x * 2, DTYPE),
-    "zero_dim_double_or_float": (lambda x: x.sum().double(), lambda x: x.sum(), DTYPE),
-    "count_or_sum": (lambda x: (x > 0).sum(), lambda x: x.sum(), DTYPE),
-    "argmax_or_max": (lambda x: x.argmax(), lambda x: x.max(), DTYPE),
-    "dtype_and_shape": (lambda x: x.half().sum(), lambda x: x * 2, DTYPE),
+    "half_or_float": (lambda x: x.half(), lambda x: x * 2, WHERE),
+    "bfloat16_or_float": (lambda x: x.bfloat16() * 2, lambda x: x * 2, WHERE),
+    "double_or_float": (lambda x: x.double(), lambda x: x * 2, WHERE),
+    "half_or_bfloat16": (lambda x: x.half(), lambda x: x.bfloat16(), WHERE),
+    "long_or_float": (lambda x: x.long() + 1, lambda x: x * 2, WHERE),
+    "int_or_long": (lambda x: x.int() + 1, lambda x: x.long(), WHERE),
+    "bool_or_float": (lambda x: x > 0, lambda x: x * 2, WHERE),
+    "bool_or_uint8": (lambda x: x > 0, lambda x: (x > 0).to(torch.uint8), WHERE),
+    "complex_or_float": (lambda x: torch.complex(x, x), lambda x: x * 2, WHERE),
+    "zero_dim_double_or_float": (lambda x: x.sum().double(), lambda x: x.sum(), WHERE),
+    "count_or_sum": (lambda x: (x > 0).sum(), lambda x: x.sum(), WHERE),
+    "argmax_or_max": (lambda x: x.argmax(), lambda x: x.max(), WHERE),
+    "dtype_and_shape": (lambda x: x.half().sum(), lambda x: x * 2, WHERE),
     "same_half": (lambda x: x.half() * 2, lambda x: x.half() * 3, WHERE),
     "same_bool": (lambda x: x > 0, lambda x: x < 1, WHERE),
     "same_long": (lambda x: x.long(), lambda x: (x * 2).long(), WHERE),
     "same_complex": (lambda x: torch.complex(x, x), lambda x: torch.complex(x, -x), WHERE),
-    "scalar_or_vector": (lambda x: x.sum(), lambda x: x.sum(0), SHAPE),
-    "scalar_or_one_element": (lambda x: x.sum(), lambda x: x.sum().view(1), SHAPE),
-    "broadcastable": (lambda x: x[:, :1] * 2, lambda x: x * 2, SHAPE),
-    "leading_one": (lambda x: (x * 2)[None] + 0, lambda x: x * 3, SHAPE),
-    "row_or_column": (lambda x: x.sum(0, keepdim=True), lambda x: x.sum(1, keepdim=True), SHAPE),
-    "narrowed": (lambda x: x[:2] * 2, lambda x: x * 2, SHAPE),
-    "empty_or_full": (lambda x: x[:0] * 2, lambda x: x * 2, SHAPE),
-    "concatenated": (lambda x: torch.cat([x, x]), lambda x: x * 2, SHAPE),
-    "transposed_or_not": (lambda x: (x * 2).t(), lambda x: x * 3, STRIDE),
+    "scalar_or_vector": (lambda x: x.sum(), lambda x: x.sum(0), WHERE),
+    "scalar_or_one_element": (lambda x: x.sum(), lambda x: x.sum().view(1), WHERE),
+    "broadcastable": (lambda x: x[:, :1] * 2, lambda x: x * 2, WHERE),
+    "leading_one": (lambda x: (x * 2)[None] + 0, lambda x: x * 3, WHERE),
+    "row_or_column": (lambda x: x.sum(0, keepdim=True), lambda x: x.sum(1, keepdim=True), WHERE),
+    "narrowed": (lambda x: x[:2] * 2, lambda x: x * 2, WHERE),
+    "empty_or_full": (lambda x: x[:0] * 2, lambda x: x * 2, WHERE),
+    "concatenated": (lambda x: torch.cat([x, x]), lambda x: x * 2, WHERE),
+    "transposed_or_not": (lambda x: (x * 2).t(), lambda x: x * 3, WHERE),
     "both_transposed": (lambda x: (x * 2).t(), lambda x: (x * 3).t(), WHERE),
-    "pointwise_of_transposed": (lambda x: x.t() * 2, lambda x: x * 3, STRIDE),
+    "pointwise_of_transposed": (lambda x: x.t() * 2, lambda x: x * 3, WHERE),
     "expanded_or_dense": (lambda x: x.sum(0).expand(3, 3), lambda x: x * 3, STRIDE),
     "both_expanded": (lambda x: x.sum(0).expand(3, 3), lambda x: x.mean(0).expand(3, 3), STRIDE),
     "both_gappy": (lambda x: (x * 2)[:, ::2], lambda x: (x * 3)[:, ::2], STRIDE),
@@ -72,17 +72,23 @@ PAIRS: dict[str, tuple[Op, Op, Verdict]] = {
     "contiguous_again": (lambda x: (x * 2).t().contiguous(), lambda x: x * 3, WHERE),
     "diagonal_or_row": (lambda x: (x * 2).diagonal(), lambda x: x[0] * 2, STRIDE),
 }
+NO_GRADIENT = frozenset(
+    """
+    same_long same_bool int_or_long bool_or_uint8 argmax_or_max long_or_float bool_or_float
+    count_or_sum
+    """.split()
+)
 for name, (arm, other, verdict) in PAIRS.items():
     FAMILY.add(
         name,
         lambda arm=arm, other=other: partial(joined, arm, other),
         SQUARE,
         verdict,
-        grad=verdict == WHERE and name != "same_long" and name != "same_bool",
+        grad=verdict == WHERE and name not in NO_GRADIENT,
     )
 
 
-@FAMILY.program(signs((2, 3, 4, 4)), STRIDE)
+@FAMILY.program(signs((2, 3, 4, 4)), WHERE, grad=True)
 def channels_last_in_one_arm(x: Tensor) -> Tensor:
     return x.to(memory_format=torch.channels_last) * 2 if x.sum() > 0 else x * 3
 
@@ -103,7 +109,7 @@ def other_device_inside_a_list(x: Tensor) -> list[Tensor]:
     return [x * 2, x * 3] if x.sum() > 0 else [x * 2, torch.zeros_like(x, device="meta")]
 
 
-@FAMILY.program(ONE, DTYPE)
+@FAMILY.program(ONE, WHERE)
 def second_of_two_mismatches(x: Tensor) -> tuple[Tensor, Tensor]:
     if x.sum() > 0:
         a, b = x * 2, x.sum()
@@ -123,20 +129,20 @@ def mismatch_that_nobody_needs(x: Tensor) -> Tensor:
     return y
 
 
-@FAMILY.program(ONE, DTYPE)
+@FAMILY.program(ONE, WHERE, grad=True)
 def input_or_converted(x: Tensor) -> Tensor:
     if x.sum() > 0:
         x = x.half()
     return x + 1
 
 
-@FAMILY.program(ONE, DTYPE, WHERE)
+@FAMILY.program(ONE, WHERE, WHERE, grad=True)
 def mismatch_then_capture(x: Tensor) -> Tensor:
     h = x.half() * 2 if x.sum() > 0 else x * 2
     return h + 1 if x.mean() > 0 else h - 1
 
 
-@FAMILY.program(ONE, WHERE, DTYPE)
+@FAMILY.program(ONE, WHERE, WHERE, grad=True)
 def capture_then_mismatch(x: Tensor) -> Tensor:
     h = x * 3 if x.sum() > 0 else x * 2
     return h.half() if x.mean() > 0 else h - 1

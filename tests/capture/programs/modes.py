@@ -77,14 +77,14 @@ def inside_autocast_block(x: Tensor, w: Tensor) -> Tensor:
     return y
 
 
-@FAMILY.program(MAT, keep("dtype_mismatch"), grad=True)
+@FAMILY.program(MAT, WHERE, grad=True)
 def autocast_makes_the_arms_differ(x: Tensor, w: Tensor) -> Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = x @ w if x.sum() > 0 else x + w
     return y
 
 
-@FAMILY.program(MAT, keep("dtype_mismatch"), grad=True)
+@FAMILY.program(MAT, WHERE, grad=True)
 def autocast_in_one_arm(x: Tensor, w: Tensor) -> Tensor:
     if x.sum() > 0:
         with torch.autocast("cpu", dtype=torch.bfloat16):

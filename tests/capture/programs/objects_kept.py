@@ -117,7 +117,7 @@ def older_list_in_a_new_object_written(x: Tensor) -> Derived:
     return out
 
 
-@FAMILY.program(ONE, keep("dtype_mismatch"), grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def other_dtype_in_a_field(x: Tensor) -> Record:
     return Record(x * 2) if x.sum() > 0 else Record(x.double())
 

@@ -20,7 +20,7 @@ class Report:
 
     Attributes:
         name: of the function or class.
-        url: where somebody reported the like.
+        url: where somebody reported the like, or a repository that has such code.
         make: builds the callable, with the same weights every time.
         inputs: argument tuples in the order of the calls, built anew each time.
         grad: whether it is also trained.
