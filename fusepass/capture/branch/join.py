@@ -25,7 +25,7 @@ from fusepass.capture.masks.lowering import has_data_size, remove_data_sizes
 from fusepass.capture.masks.masked_store import GETITEM, SETITEM, lower_masked_stores
 from fusepass.capture.masks.mixed_index import split_index, split_mixed_indices
 from fusepass.capture.mutation.shadow_copies import Shadows, shadow_arms, write_back
-from fusepass.capture.nodes.events import is_line, nodes_of
+from fusepass.capture.nodes.events import is_line, is_message_only, nodes_of
 from fusepass.capture.nodes.predicate import held_predicate
 from fusepass.capture.nodes.select_node import (
     BRANCH,
@@ -39,6 +39,8 @@ from fusepass.capture.refusal import Refusal
 from fusepass.capture.restarts import NUMBERS, restart_with_phis, why_kept
 from fusepass.capture.scalars.arm_scalars import record_choice
 from fusepass.graph.dataflow.effects import written_nodes
+from fusepass.graph.dataflow.memory import memories
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
@@ -183,8 +185,8 @@ def _check_treatment(
     printed = {operand for node in lines for operand in nodes_of(node)}
     if not rewritten.erased.isdisjoint(printed):
         raise Refusal(Reason.SHAPE_MISMATCH, "an arm prints a tensor whose size depends on data")
-    if printed and rewritten.shadows.finals:
-        text = "an arm both prints and writes what existed before it"
+    if not _written(rewritten.shadows).isdisjoint(memories(_shown(branch, printed))):
+        text = "an arm writes what existed before it, and prints what is made of it"
         raise Refusal(Reason.SIDE_EFFECT, text)
     verdict = legality.check_outputs(
         branch,
@@ -200,6 +202,23 @@ def _check_treatment(
     if lines and verdict.treatment == "cond":
         raise Refusal(Reason.SIDE_EFFECT, f"an arm prints, and may not always run: {verdict.text}")
     return verdict
+
+
+def _shown(branch: OpenBranch, printed: set[fx.Node]) -> Iterator[fx.Node]:
+    """What lines show, and what that is made of in the arms or for the message alone."""
+
+    def made_of(node: fx.Node) -> list[fx.Node]:
+        here = branch.is_made(node) or is_message_only(node)
+        return node.all_input_nodes if here else []
+
+    return reached(printed, made_of)
+
+
+def _written(shadows: Shadows) -> set[int]:
+    """The memory that arms write: the older one, and the copies in its place."""
+    return set(
+        memories(node for root, left in shadows.finals.items() for node in (root, *left.values()))
+    )
 
 
 def _record_select(
