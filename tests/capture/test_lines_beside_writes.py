@@ -17,7 +17,7 @@ TURNS = signed(1.0, -0.5, 2.0)
 def counts(x: Tensor) -> tuple[Tensor, Tensor]:
     seen = torch.zeros(2)
     if x.sum() > 0:
-        print("sum", x.sum().item())
+        print("sum", x.sum().item())  # noqa: T201
         seen += 1
         seen[1] = x.max()
     return x * 2, seen
@@ -26,7 +26,7 @@ def counts(x: Tensor) -> tuple[Tensor, Tensor]:
 def shows_what_another_line_writes(x: Tensor) -> tuple[Tensor, Tensor]:
     y, b = x * 2, x + 1
     if x.sum() > 0:
-        print(y)
+        print(y)  # noqa: T201
         b.mul_(2)
     y.add_(5)
     return y, b
@@ -42,9 +42,9 @@ def test_captured(program: Callable[[Tensor], Any]) -> None:
 def before_and_after(x: Tensor) -> Tensor:
     b = x + 1
     if x.sum() > 0:
-        print("before", b)
+        print("before", b)  # noqa: T201
         b.mul_(2)
-        print("after", b)
+        print("after", b)  # noqa: T201
     return b
 
 
@@ -52,7 +52,7 @@ def a_number_of_it(x: Tensor) -> Tensor:
     b = x + 1
     if x.sum() > 0:
         b[0] = 1
-        print("sum", b.sum().item())
+        print("sum", b.sum().item())  # noqa: T201
     return b
 
 
@@ -60,7 +60,7 @@ def a_view_of_it(x: Tensor) -> Tensor:
     b = x + 1
     part = b[:1]
     if x.sum() > 0:
-        print(part)
+        print(part)  # noqa: T201
         b.mul_(2)
     return b
 
@@ -70,7 +70,7 @@ def in_an_arm_inside(x: Tensor) -> Tensor:
     if x.sum() > 0:
         b.mul_(2)
         if x.max() > 1:
-            print("large", b.max().item())
+            print("large", b.max().item())  # noqa: T201
     return b
 
 
