@@ -21,7 +21,8 @@ from torch import fx
 
 from fusepass.capture import error_recovery, fake_dtypes, graph_breaks, hidden_tests
 from fusepass.capture.autograd import select_identity
-from fusepass.capture.branch import phi_uses, raise_arm
+from fusepass.capture.branch import any_of_tensors, phi_uses, raise_arm
+from fusepass.capture.branch.any_of_tensors import joins_before_yield
 from fusepass.capture.branch.fork import fork
 from fusepass.capture.branch.nesting import check_nesting
 from fusepass.capture.bytecode import own_handlers, try_blocks
@@ -59,6 +60,7 @@ from fusepass.errors import UnsupportedVersion
 from fusepass.report import log
 from fusepass.report.decision import Reason, in_short
 from fusepass.torch_private.dynamo import (
+    any_calls,
     calls,
     eager_frames,
     guards,
@@ -145,6 +147,7 @@ def _put_hooks(*, capture: bool) -> Callable[[], None]:
             unbacked_scalars.hook_numbers(patches, item_hooks.NUMBERS)
             identity.hook_identity(patches, object_identity.IDENTITY)
             calls.hook_calls(patches, hidden_tests.on_call)
+            any_calls.hook_any(patches, any_of_tensors.on_any)
             calls.hook_questions(patches, select_identity.on_identity_query)
             print_calls.hook_speech(patches, print_hooks.on_speech)
             unbacked_sizes.hook_sizes(patches, mask_hooks.on_size)
@@ -283,7 +286,7 @@ def _early_refusal(translator: Any, frame: Frame, place: Place) -> Refusal | Non
         )
     if frame.options.treatment == "keep" or not frame.options.rule_on("branch"):
         return Refusal(Reason.FORCED, "options ask to keep branches as graph breaks")
-    if is_generator_frame(translator):
+    if is_generator_frame(translator) and not joins_before_yield(translator, frame):
         return Refusal(Reason.GENERATOR, "the branch is in a generator")
     if frame.in_message:
         return Refusal(Reason.RAISES, "the message of an exception depends on a branch")

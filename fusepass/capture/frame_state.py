@@ -129,6 +129,7 @@ class Frame:
             one object, so that a counter of n rounds takes n values, not two to the power of n.
         tensor_uses, tensor_waits: of two tensors that no select joins, by the branch that left
             them: instructions traced for both, and host round trips that these need.
+        collects: whether all items of a generator are being made.
         arms_of_uses: how many instructions are being traced so, inside one another.
         settled: whether the graph is complete, and nothing more is traced.
         in_message: whether what is traced is only a message: of an exception, or of a line.
@@ -169,6 +170,7 @@ class Frame:
     folded: dict[Any, Any] = field(default_factory=dict)
     tensor_uses: Counter[int] = field(default_factory=Counter)
     tensor_waits: Counter[int] = field(default_factory=Counter)
+    collects: bool = False
     arms_of_uses: int = 0
     judged: dict[fx.Node, Refusal | None] = field(default_factory=dict)
     selections: dict[fx.Node, Place] = field(default_factory=dict)
