@@ -37,15 +37,16 @@ def add_flags(translator: Any, numbers: Numbers, start: Start, traced: Traced) -
     """Carry flags that say whether values are what they began as.
 
     Returns:
-        For each name whose value may be what it began as, an input: the carried flag, or the
-        tracked condition under which no round is made.
+        For each name whose value may be what it began as, which is an input or requires grad (the
+        loop is then under ``no_grad``): the carried flag, or None if it only is where there is no
+        round.
     """
     flags: dict[str, Any] = {}
     for one in list(traced.carried):
         if one.initial is None or one.number is not None:
             continue
         first, inside, final = (v.as_proxy().node for v in (one.initial, one.inside, one.final))
-        if not _is_input(first):
+        if not _is_input(first) and not first.meta["example_value"].requires_grad:
             continue
         same = _same(translator, numbers, final, inside)
         if same is not None:

@@ -81,6 +81,27 @@ def test_the_same_loop_without_autograd_is_captured() -> None:
     assert treatments(compiled) == ["loop"]
 
 
+@pytest.mark.parametrize("scale", [0.1, 8.0])
+def test_requires_grad_is_as_in_eager_where_there_is_no_round(scale: float) -> None:
+    def function(x: Tensor) -> Tensor:
+        y = torch.sin(x) * scale
+        with torch.no_grad():
+            while y.norm() > 1:
+                y = y * 0.5
+        return y
+
+    compiled = compiled_of(function)
+    x = torch.ones(4, requires_grad=True)
+    wanted = function(x)
+    found = compiled(x)
+    assert found.requires_grad == wanted.requires_grad == (scale < 1)
+    assert torch.equal(found, wanted)
+    assert "loop" in treatments(compiled)
+    if wanted.requires_grad:
+        (grad,) = torch.autograd.grad(found.sum(), x)
+        assert torch.equal(grad, torch.autograd.grad(wanted.sum(), x)[0])
+
+
 @pytest.mark.parametrize("bound", [3, 40, 200])
 def test_a_counter_with_a_bound(bound: int) -> None:
     def function(x: Tensor, most: int) -> tuple[Tensor, int]:
