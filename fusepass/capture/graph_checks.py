@@ -20,6 +20,7 @@ from fusepass.capture.autograd import (
 )
 from fusepass.capture.autograd.none_runtime import NoneGradients
 from fusepass.capture.autograd.rematerialize import rematerialize_in_arms
+from fusepass.capture.branch.nesting import room_for_values
 from fusepass.capture.bytecode import try_blocks
 from fusepass.capture.effects import event_legality
 from fusepass.capture.effects.change_legality import unsafe_changes
@@ -118,7 +119,8 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     if frame.traced is not None and frame.traced.gm is gm:
         return _compiled_again(frame, frame.traced, compile_graph)
     as_written = settle_sharing(gm, frame, output_graph)
-    settled = _Settled() if frame.plain else _settle_effects(output_graph, frame, gm)
+    with room_for_values(frame):
+        settled = _Settled() if frame.plain else _settle_effects(output_graph, frame, gm)
     restart_if_violated(output_graph, frame)
     try:
         note_saved(gm.graph, frame, output_graph)

@@ -70,14 +70,20 @@ class Choice:
 
     def leaves(self) -> Iterator[Leaf]:
         """What it may be in the end."""
-        for side in (self.taken, self.other):
-            yield from side.leaves() if isinstance(side, Choice) else (side,)
+        yield from (part for part in self._parts() if isinstance(part, Leaf))
 
     def predicates(self) -> Iterator[fx.Node]:
         """All that decides it."""
-        yield self.predicate
-        for side in (self.taken, self.other):
-            yield from side.predicates() if isinstance(side, Choice) else ()
+        yield from (part.predicate for part in self._parts() if isinstance(part, Choice))
+
+    def _parts(self) -> Iterator[Choice | Leaf]:
+        """Itself and all inside it, from left to right."""
+        todo: list[Choice | Leaf] = [self]
+        while todo:
+            part = todo.pop()
+            yield part
+            if isinstance(part, Choice):
+                todo += [part.other, part.taken]
 
 
 @dataclass
@@ -160,22 +166,40 @@ class _Tracer:
         self.path: set[fx.Node] = set()
 
     def object_of(self, node: fx.Node) -> Choice | Leaf:
-        """What a node is in eager, by the arms that are taken."""
-        if node not in self.seen:
-            self.seen[node] = self._object_of(node)
+        """What a node is in eager, by the arms that are taken.
+
+        Hundreds of branches may follow one another, so no function calls itself for each of them.
+        """
+        todo = [node]
+        while todo:
+            waits = [one for one in self._made_of(todo[-1]) if one not in self.seen]
+            if waits:
+                todo += waits
+            else:
+                one = todo.pop()
+                if one not in self.seen:
+                    self.seen[one] = self._object_of(one)
         return self.seen[node]
+
+    def _made_of(self, node: fx.Node) -> list[fx.Node]:
+        """The nodes that :meth:`_object_of` asks about for a node."""
+        if is_chosen(node, self.selects):
+            chosen: Any = node.args[0]
+            return [side[node.args[1]] for side in chosen.args[1:]]
+        base = _base(node)
+        return [] if base is None else [base]
 
     def _object_of(self, node: fx.Node) -> Choice | Leaf:
         if is_chosen(node, self.selects):
             chosen: Any = node.args[0]
             position: Any = node.args[1]
             predicate, taken, other = chosen.args
-            sides = (self.object_of(side[position]) for side in (taken, other))
+            sides = (self.seen[side[position]] for side in (taken, other))
             return Choice(predicate, *sides)
         base = _base(node)
         if base is None:
             return Leaf(node)
-        below = self.object_of(base)
+        below = self.seen[base]
         if _is_nothing(node):
             return below
         if isinstance(below, Choice):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusepass.capture.branch.join import join_arms
+from fusepass.capture.branch.nesting import room_for_values
 from fusepass.capture.branch.raise_arm import record_sink, tag_as_message
 from fusepass.capture.branch.short_circuit import join_tests, short_circuit_at
 from fusepass.capture.branch.snapshot import Arm, Bindings, OpenBranch, last_node
@@ -57,7 +58,8 @@ def trace_both(branch: OpenBranch) -> BranchSite:
             text = "an arm writes something that requires grad into a tensor that does not"
             raise Refusal(Reason.NONE_GRAD, text)
         branch.before.restore()
-        return join_arms(branch, arms)
+        with room_for_values(branch.frame):
+            return join_arms(branch, arms)
     except ArmRaises as refusal:
         return _go_on_after(branch, refusal, taken, last)
     except BaseException:

@@ -21,6 +21,7 @@ from fusepass.report.decision import Reason
 
 MOST_INSIDE = 200
 _CALLS = 50  # of Python functions, inside one another, to trace an arm inside an arm
+_CALLS_OF_VALUE = 8  # the same, to follow a value to the branch before
 _DEEP = "deep", None  # among what is left to Dynamo
 _TEXT = f"more than {MOST_INSIDE} branches stand one inside another"
 
@@ -40,8 +41,21 @@ def room_for_arm(translator: Any, frame: Frame) -> Iterator[None]:
             raise Refusal(Reason.UNTRACEABLE, _TEXT)
         log.log_of(frame.compiler).settled[_file_of(translator)] = _TEXT
         restart_leaving(frame, {_DEEP: (Reason.UNTRACEABLE, _TEXT)})
+    with _more_calls(_CALLS):
+        yield
+
+
+@contextlib.contextmanager
+def room_for_values(frame: Frame) -> Iterator[None]:
+    """The same for what follows values through all branches of a frame, one after the other."""
+    with _more_calls(_CALLS_OF_VALUE * len(frame.sites)):
+        yield
+
+
+@contextlib.contextmanager
+def _more_calls(count: int) -> Iterator[None]:
     before = sys.getrecursionlimit()
-    sys.setrecursionlimit(before + _CALLS)
+    sys.setrecursionlimit(before + count)
     try:
         yield
     finally:

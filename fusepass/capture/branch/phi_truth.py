@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fusepass.capture.branch.known_outcomes import outcomes, resolved, tested_now
+from fusepass.capture.branch.nesting import room_for_values
 from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.nodes.predicate import as_bool_scalar, held_predicate
 from fusepass.capture.refusal import Refusal
@@ -71,7 +72,8 @@ def _asked(translator: Any, phi: Any, leaf: Leaf) -> Any:
             made[id(value)] = logical_choice(translator, tested, *sides)
         return made[id(value)]
 
-    return answer(phi)
+    with room_for_values(frame):
+        return answer(phi)
 
 
 def logical_choice(translator: Any, tested: Any, taken: Any, other: Any) -> Any:
