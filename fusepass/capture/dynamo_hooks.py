@@ -62,7 +62,10 @@ from fusepass.report.decision import Reason, in_short
 from fusepass.torch_private.dynamo import (
     any_calls,
     calls,
+    deques,
+    dict_order,
     eager_frames,
+    globals_written,
     guards,
     hooks,
     identity,
@@ -152,6 +155,9 @@ def _put_hooks(*, capture: bool) -> Callable[[], None]:
             print_calls.hook_speech(patches, print_hooks.on_speech)
             unbacked_sizes.hook_sizes(patches, mask_hooks.on_size)
             late_counts.hook_counts(patches, in_arm)
+            deques.hook_deques(patches, is_ours)
+            dict_order.hook_order(patches, is_ours)
+            globals_written.hook_globals(patches, is_ours)
             open_writes.hook_writes(patches, is_ours, changed_state.on_read)
             open_containers.hook_containers(patches, is_ours, changed_state.on_asked)
             error_hooks.hook_recorded(patches, _on_recorded)

@@ -23,7 +23,8 @@ from fusepass.capture.branch.outputs import Outputs
 from fusepass.capture.effects.event_legality import why_not_before
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo import side_effects, stack
+from fusepass.torch_private.dynamo import globals_written, side_effects, stack
+from fusepass.torch_private.dynamo.late_counts import is_late_number
 from fusepass.torch_private.dynamo.open_writes import UNCHANGED, bound_value, changes
 
 Place = tuple[int, Any]  # identity of the tracked object, and the attribute's name
@@ -115,6 +116,8 @@ def told_name(item: Any, name: Any) -> str:
     """A place that an arm writes, for a person."""
     if stack.is_cell(item):
         return f"the variable `{item.local_name}`" if item.local_name else "a variable"
+    if globals_written.is_global(item):
+        return f"the global variable `{name}`"
     return f"attribute {stack.constant_of(name)[1] or name!r}"
 
 
@@ -133,8 +136,8 @@ def attribute_writes(translator: Any, iterators: Iterable[Any]) -> Iterator[Attr
     def allowed(item: Any) -> bool:
         if id(item) in advanced:
             return True
-        plain = side_effects.is_plain_object(item) or stack.is_cell(item)
-        if stack.is_existing_mutation(item) and plain:
+        kinds = (side_effects.is_plain_object, side_effects.is_namespace, stack.is_cell)
+        if stack.is_existing_mutation(item) and any(kind(item) for kind in kinds):
             writes.note(translator.output.graph)
             return True
         if writes.containers.allowed(item):
@@ -177,6 +180,8 @@ def merge_attributes(
             joined = phi_of(left, right, text, outputs)
         elif changes(left) or changes(right):
             joined = phi_of(left, right, f"one arm deletes {told}", outputs)
+        elif is_late_number(left) or is_late_number(right):
+            joined = phi_of(left, right, f"the arms bind {told} to different numbers", outputs)
         else:
             joined = merge(left, right, told, outputs)
         merged.append((item, name, joined))

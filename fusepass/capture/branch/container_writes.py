@@ -9,6 +9,7 @@ run: its changes are kept in program order, each chosen behind the graph
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,8 @@ from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import open_containers as containers
 from fusepass.torch_private.dynamo.open_containers import Contents, updates_between
 from fusepass.torch_private.dynamo.open_writes import UNCHANGED
-from fusepass.torch_private.patches import Patches
+from fusepass.torch_private.patches import Patches, Theirs
+from fusepass.torch_private.versions import torch_version
 
 
 @dataclass
@@ -40,8 +42,9 @@ class ContainerWrites:
 
     def add(self, container: Any) -> None:
         """Note what a container holds before the arm changes it."""
-        if containers.kind_of_container(container) is not None:
-            self.before.setdefault(id(container), Contents.of(container))
+        for one in (container, containers.held_by(container)):
+            if one is not None and containers.kind_of_container(one) is not None:
+                self.before.setdefault(id(one), Contents.of(one))
 
     def allowed(self, container: Any) -> bool:
         """Whether the arm may change a tracked value because it is such a container."""
@@ -70,15 +73,16 @@ def container_writes(translator: Any) -> Iterator[ContainerWrites]:
     writes = ContainerWrites(effects)
     for container in containers.containers_held(translator):
         writes.add(container)
-    track = effects.track_mutable
 
-    def tracked(item: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
-        made = track(item, variable, *args, **kwargs)
+    def tracked(theirs: Theirs, item: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
+        made = theirs(item, variable, *args, **kwargs)
         writes.add(made)
         return made
 
     with Patches() as patches:
-        patches.set(effects, "track_mutable", tracked)
+        for name in ("track_mutable", "track_object_existing"):
+            theirs = getattr(effects, name)
+            patches.set(effects, name, functools.partial(tracked, theirs))
         try:
             yield writes
         except BaseException:
@@ -114,6 +118,9 @@ def _merge(
         )
     if containers.is_iterated(translator, container):
         raise Refusal(Reason.SIDE_EFFECT, f"an arm changes {name}, which is iterated over")
+    added = [how for side in (taken, other) if side is not None for how, _ in side.added]
+    if "delete" in added and torch_version() >= (2, 15):  # a number read from it was found wrong
+        raise Refusal(Reason.SIDE_EFFECT, f"an arm removes or moves keys of {name}")
     text = f"one arm changes {name}"
     updates = [
         (how, phi_of(value if arm else UNCHANGED, UNCHANGED if arm else value, text, outputs))
@@ -131,7 +138,7 @@ def _alike(taken: Contents, other: Contents) -> bool:
     if taken.open or other.open:  # a branch inside an arm may have left changes that wait
         return False
     if isinstance(taken.items, dict):
-        keyed = containers.kind_of_container(taken.container) == "ConstDictVariable"
+        keyed = containers.kind_of_container(taken.container) != "SetVariable"
         return keyed and list(taken.items) == list(other.items)
     return len(taken.items) == len(other.items)
 

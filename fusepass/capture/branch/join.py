@@ -12,6 +12,7 @@ from typing import Any
 from torch import fx
 
 from fusepass.capture.branch import legality
+from fusepass.capture.branch.arm_numbers import read_exported
 from fusepass.capture.branch.attribute_writes import merge_attributes
 from fusepass.capture.branch.container_writes import merge_contents
 from fusepass.capture.branch.merge import merge, merge_locals
@@ -98,9 +99,13 @@ def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
         restart_with_phis(branch.frame, branch.place, (Reason.PYTHON_VALUE, text))
     numbers = [record_choice(translator, branch.predicate, pair, facts) for pair in outputs.numbers]
     phi = functools.partial(_phi, branch, held)
-    read_in = functools.partial(read_number, translator, branch.frame)
-    results = Results(tensors, numbers, effects, phi, read_in)
+    readers = (
+        functools.partial(one, translator, branch.frame) for one in (read_number, read_exported)
+    )
+    results = Results(tensors, numbers, effects, phi, *readers)
     finish(results)
+    bindings = [arm.bindings["symbolic_globals"] for arm in (taken, other)]
+    translator.symbolic_globals = {**bindings[0], **bindings[1]}  # those that either has bound
     for item, name, value in bound:
         bind_attribute(effects, item, name, settle(value, results))
     for change in contents:
@@ -250,9 +255,6 @@ def _merge_states(
         raise Refusal(Reason.UNTRACEABLE, "the arms leave stacks of different depth")
     if [id(x) for x in a["block_stack"]] != [id(x) for x in b["block_stack"]]:
         raise Refusal(Reason.SIDE_EFFECT, "the arms enter or leave different with-blocks")
-    one, two = a["symbolic_globals"], b["symbolic_globals"]
-    if any(one.get(name) is not two.get(name) for name in {*one, *two}):
-        raise Refusal(Reason.SIDE_EFFECT, "an arm writes a global")
     if not _same_positions(taken, other):
         raise Refusal(Reason.LOOP, "the arms advance an iterator that existed before differently")
     live = live_names(translator.f_code, translator.instructions, branch.join) | set(

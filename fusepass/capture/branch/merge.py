@@ -26,6 +26,7 @@ from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import containers as torch_containers
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.containers import Container, container_items, kind_of
+from fusepass.torch_private.dynamo.errors.wording import with_article
 from fusepass.torch_private.dynamo.phi import is_phi
 from fusepass.torch_private.fx.tensor_kinds import own_rules_of, why_not_plain
 
@@ -103,13 +104,13 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
         return joined
     if type(taken) is type(other) and _same_source(taken, other):
         return taken
-    one, two = _describe(taken), _describe(other)
+    one, two = _noun(taken), _noun(other)
     if one == two:
         text = f"{what} is another {one} in each arm, and one of them is older than the arms"
         if container_items(taken) is None:
             text = f"{what} is another {one} in each arm"
         return phi_of(taken, other, text, outputs)
-    text = f"{what} is {one} in one arm and {two} in the other"
+    text = f"{what} is {_describe(taken)} in one arm and {_describe(other)} in the other"
     return phi_of(taken, other, text, outputs)
 
 
@@ -154,13 +155,17 @@ def _same_source(a: Any, b: Any) -> bool:
 
 
 def _describe(value: Any) -> str:
-    if stack.is_any_tensor(value):
-        return "a tensor"
     constant, python = stack.constant_of(value)
+    return repr(python) if constant else with_article(_noun(value))
+
+
+def _noun(value: Any) -> str:
+    if stack.is_any_tensor(value):
+        return "tensor"
     held = container_items(value)
     if held is not None:
         return str(getattr(held[0], "__self__", held[0]).__name__)
-    return repr(python) if constant else kind_of(value)
+    return kind_of(value)
 
 
 def merge_containers(

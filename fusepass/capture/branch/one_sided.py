@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fusepass.capture.branch.arm_numbers import exported_number
 from fusepass.capture.branch.known_outcomes import tested_now
 from fusepass.capture.branch.outputs import Outputs, PendingContainer, PendingPhi
 from fusepass.capture.branch.phi_truth import may_be_truth
@@ -18,6 +19,7 @@ from fusepass.capture.scalars.object_identity import differs, restart_knowing
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import containers as torch_containers
 from fusepass.torch_private.dynamo import stack
+from fusepass.torch_private.dynamo.errors.wording import with_article
 from fusepass.torch_private.dynamo.phi import PhiVariable, is_phi, nodes_in
 from fusepass.torch_private.fx.tensor_kinds import why_not_plain
 
@@ -26,7 +28,7 @@ def phi_of(taken: Any, other: Any, told: str, outputs: Outputs) -> PendingPhi:
     """The value that is ``taken`` after one arm and ``other`` after the other.
 
     Raises:
-        Refusal: one of them cannot be brought out of its arm.
+        Refusal: what an arm left cannot be known outside of it.
     """
     key = id(taken), id(other)
     if key not in outputs.phis:
@@ -72,13 +74,16 @@ def _tensor(value: Any, arm: bool, told: str, outputs: Outputs) -> Any:
         return value if node is value.as_proxy().node else stack.with_node(value, node)
     why = why_not_plain(value)
     if why is not None:
-        raise Refusal(Reason.PYTHON_VALUE, f"{told}, and one of them {why}")
+        raise Refusal(Reason.PYTHON_VALUE, f"{told}, and a tensor of an arm {why}")
     return outputs.add_one_sided(value, arm)
 
 
 def _parts(value: Any, arm: bool, told: str, outputs: Outputs) -> Any:
     if is_phi(value):
         return _inner(value, arm, told, outputs)
+    number = stack.number_node(value)
+    if number is not None and outputs.is_made(number):
+        return exported_number(value, arm, told, outputs)
     held = torch_containers.container_of(value, outputs.effects)
     if held is not None:
         made = PendingContainer(held, {}, {})
@@ -93,7 +98,8 @@ def _parts(value: Any, arm: bool, told: str, outputs: Outputs) -> Any:
         restart_knowing(outputs.arms.branch.frame, [value], "it is beside another value")
     new = stack.is_new_object(value) and not stack.is_function(value)
     if new or any(map(outputs.is_made, nodes_in(value, outputs.effects))):
-        text = f"{told}, and one of them cannot be brought out of its arm"
+        made = with_article(torch_containers.kind_of(value))
+        text = f"{told}, and {made} that an arm makes of its own values cannot leave it"
         raise Refusal(Reason.PYTHON_VALUE, text)
     return value
 

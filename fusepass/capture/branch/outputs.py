@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import fx
 
+from fusepass.capture.frame_state import Place
+from fusepass.capture.scalars.scalar import Range
 from fusepass.torch_private.dynamo import containers as torch_containers
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.containers import Container
@@ -38,6 +40,23 @@ class PendingNumber:
     tensor: Pending
     place: Any
     range: Any
+
+
+@dataclass(frozen=True)
+class PendingRead:
+    """A number that an arm made, to be read from a tensor that comes out of the arm.
+
+    Attributes:
+        tensor: pending.
+        known: what the number can be.
+        kind: ``bool``, ``int`` or ``float``.
+        place: where the program reads it, or the first number that it is computed from.
+    """
+
+    tensor: Pending
+    known: Range
+    kind: str
+    place: Place
 
 
 @dataclass(frozen=True)
@@ -150,6 +169,7 @@ class Results:
         effects: Dynamo's pending side effects.
         phi: makes a value that is one of two, of a predicate or None, these and what to say of it.
         number: reads a number from a result.
+        read: reads a number from a tensor.
         made: containers rebuilt so far: one pending container gives one object.
     """
 
@@ -158,6 +178,7 @@ class Results:
     effects: Any
     phi: Callable[..., Any]
     number: Callable[[Any, PendingNumber], Any]
+    read: Callable[[Any, PendingRead], Any]
     made: dict[int, Any] = field(default_factory=dict)
 
 
@@ -165,12 +186,14 @@ def settle(value: Any, results: Results) -> Any:
     """Replace what merging left pending by what now exists."""
     if isinstance(value, Pending):
         return getattr(results, value.of)[value.position]
-    if not isinstance(value, (PendingContainer, PendingPhi, PendingNumber)):
+    if not isinstance(value, (PendingContainer, PendingNumber, PendingPhi, PendingRead)):
         return value
     made = results.made
     if id(value) not in made:
         if isinstance(value, PendingNumber):
             made[id(value)] = results.number(settle(value.tensor, results), value)
+        elif isinstance(value, PendingRead):
+            made[id(value)] = results.read(settle(value.tensor, results), value)
         elif isinstance(value, PendingPhi):
             parts = (settle(one, results) for one in (value.predicate, value.taken, value.other))
             made[id(value)] = results.phi(*parts, value.told)

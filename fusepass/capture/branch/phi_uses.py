@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from fusepass.capture.branch.fork import fork, fork_operands
 from fusepass.capture.branch.known_outcomes import outcomes, resolved, tested_now
+from fusepass.capture.branch.phi_numbers import put_numbers
 from fusepass.capture.branch.phi_truth import (
     Undecided,
     compared_with_none,
@@ -84,12 +85,12 @@ def _on_use(
     held = translator.stack
     if frame is None:
         return original()
-    phis = [place for place in places if -place <= len(held) and is_phi(held[place])]
+    phis = _phi_places(translator, places)
     if phis:
         known = outcomes(frame)
         for place in phis:
             held[place] = resolved(held[place], known)
-        phis = [place for place in phis if is_phi(held[place])]
+        phis = _phi_places(translator, phis)
     if frame.in_message:
         return _in_message(original)
     if phis and not hands_on(translator, instruction, phis):
@@ -109,6 +110,12 @@ def _on_use(
         translator.stack, translator.instruction_pointer = before
         restore_iterators(advanced)
     return _use(translator, instruction, frame, phi, places, original)
+
+
+def _phi_places(translator: Any, places: list[int]) -> list[int]:
+    """Those places of the stack where a value is one of two."""
+    held = translator.stack
+    return [place for place in places if -place <= len(held) and is_phi(held[place])]
 
 
 def _in_message(original: Callable[[], None]) -> None:
@@ -142,6 +149,8 @@ def _use(
             return _jump(translator, instruction, frame, original)
         if (name in _FOLDED or name.startswith("UNARY_")) and fold(translator, original):
             return None
+        if put_numbers(translator, frame, _phi_places(translator, places)):
+            return original()
         return _fork(translator, frame, phi)
     except (*stack.RESTART_ERRORS, PhiAsked):
         raise

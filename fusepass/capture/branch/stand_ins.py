@@ -7,7 +7,7 @@ code looks at the result only if the other arm was taken.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,10 @@ from torch import fx
 from fusepass.capture.branch.known_outcomes import TRUTH, outcomes, tested_now
 from fusepass.capture.branch.phi_truth import logical_choice
 from fusepass.capture.branch.snapshot import OpenBranch, last_node, recorded_since
+from fusepass.capture.loop.carried import Numbers
 from fusepass.capture.nodes.select_node import ARM
 from fusepass.capture.refusal import Refusal
+from fusepass.capture.scalars.scalar import Range
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
@@ -61,6 +63,25 @@ class ArmRecorder:
         if value.dtype is torch.bool and value.dim() == 0:
             made.node.meta[TRUTH] = False
         return made
+
+    def number(self, value: Any, arm: bool, numbers: Numbers) -> tuple[Any, Range] | None:
+        """A number that an arm leaves, as a tracked tensor, and its range; None if it has none.
+
+        Raises:
+            Refusal: no tensor holds it exactly.
+        """
+        with self.inside(arm):
+            return numbers.tensor_of(self.branch.translator, value, None)  # type: ignore[no-any-return]
+
+    def leave(self, nodes: Iterable[fx.Node]) -> None:
+        """Have nodes stand where the branch stands, because they depend on no arm."""
+        nodes = list(nodes)
+        for node in nodes:
+            node.meta.pop(ARM, None)
+            if self.branch.outer is not None:
+                node.meta[ARM] = self.branch.outer
+        for arm in self.nodes.values():
+            arm[:] = [node for node in arm if node not in nodes]
 
     def truth(self, value: Any, arm: bool) -> Any:
         """A truth value that an arm leaves, as a tracked tensor."""

@@ -149,12 +149,18 @@ def _read(
     return read()
 
 
-def unread_number(translator: Any, frame: Frame, tensor: fx.Proxy, item: Place) -> Any:
-    """The number that a tensor of one element holds, unknown."""
+def unread_number(
+    translator: Any, frame: Frame, tensor: fx.Proxy, item: Place, kind: str | None = None
+) -> Any:
+    """The number that a tensor of one element holds, unknown.
+
+    Its kind is that of the dtype that the program reads at ``item``, if it is not given.
+    """
     held = stack.wrap_call(translator, "call_method", "detach", (tensor,), {}).as_proxy()
     proxy = translator.output.create_proxy("call_method", "item", (held,), {})
-    kind = "float" if item.dtype and item.dtype.is_floating_point else "int"
-    kind = "bool" if item.dtype is torch.bool else kind
+    if kind is None:
+        kind = "float" if item.dtype and item.dtype.is_floating_point else "int"
+        kind = "bool" if item.dtype is torch.bool else kind
     frame.items[proxy.node] = item
     proxy.node.meta |= {UNREAD: True, FROM_ITEM: True}
     return unknown_number(translator, proxy, kind)

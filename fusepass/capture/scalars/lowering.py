@@ -9,15 +9,24 @@ their place is in call_table.py.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from fusepass.capture.scalars import call_table, python_arithmetic
-from fusepass.capture.scalars.scalar import Range, ScalarTensor, Unfit, kind_of, read_from
+from fusepass.capture.scalars.scalar import (
+    ANY_FLOAT,
+    Range,
+    ScalarTensor,
+    Unfit,
+    exactly,
+    kind_of,
+    read_from,
+)
 from fusepass.graph.dataflow.memory import memories, memory_of
 from fusepass.graph.dataflow.node_recorder import NodeRecorder
 from fusepass.graph.dataflow.reached import reached
@@ -96,6 +105,7 @@ class _Replacing:
     late: list[int] | None
     held: dict[fx.Node, ScalarTensor] = field(default_factory=dict)
     kept: dict[fx.Node, KeptScalar] = field(default_factory=dict)
+    given: set[fx.Node] = field(default_factory=set)  # numbers that are read from no tensor
 
     def run(self) -> dict[fx.Node, KeptScalar]:
         nodes = list(self.graph.nodes)
@@ -113,16 +123,41 @@ class _Replacing:
                     self._give_out(node)
                 elif kind_of(node) is not None:
                     if node.users:
-                        self.held[node] = python_arithmetic.held(node, self.held, recorder)
+                        known = {**self._given_beside(node, recorder), **self.held}
+                        self.held[node] = python_arithmetic.held(node, known, recorder)
                 else:
                     call_table.replace(node, self.held, recorder)
             except Unfit as unfit:
                 why = KeptScalar(unfit.code, unfit.text, node)
                 self._keep(used, _as_size(node) or why)
-        for node in reversed([n for n in nodes if n in self.held]):
+        for node in reversed([n for n in nodes if n in self.held or n in self.given]):
             if not node.users:
                 self.graph.erase_node(node)
         return self.kept
+
+    def _given_beside(self, node: fx.Node, recorder: NodeRecorder) -> dict[fx.Node, ScalarTensor]:
+        """The operands of a call that are floats which the graph is given, or made of such alone.
+
+        Nothing is read for them: Dynamo hands such a float over in a tensor.
+        """
+        operands = [n for n in node.all_input_nodes if kind_of(n) == "float" and n not in self.held]
+        ends = lambda one: () if is_given_float(one) else one.all_input_nodes  # noqa: E731
+        made_of = sorted(reached(operands, ends))
+        self.given |= {*made_of}
+        given: dict[fx.Node, ScalarTensor] = {}
+        for one in made_of:
+            if not one.all_input_nodes:  # torch has taken its operands for known since the trace
+                value = float(one.meta["example_value"])
+                home = functools.partial(_known, recorder, one, value)
+                number = held_number(one, exactly(value), one, home, recorder)
+                given[one] = replace(number, roots=())
+            elif is_given_float(one):
+                home = functools.partial(_placed, recorder, one)
+                number = held_number(one, ANY_FLOAT, one.all_input_nodes[0], home, recorder)
+                given[one] = replace(number, roots=())
+            elif kind_of(one) is not None and one.op == "call_function":
+                given[one] = python_arithmetic.held(one, given, recorder)
+        return given
 
     def _give_out(self, output: fx.Node) -> None:
         """Give numbers out as tensors, where somebody is going to read them."""
@@ -137,6 +172,27 @@ class _Replacing:
     def _keep(self, used: list[ScalarTensor], why: KeptScalar) -> None:
         for root in {root: None for held in used for root in held.roots}:
             self.kept.setdefault(root, why)
+
+
+def _placed(recorder: NodeRecorder, number: fx.Node, device: torch.device) -> fx.Node:
+    """A tensor of a float that the graph is given.
+
+    It is made by an operation that torch takes a float's tensor for: else torch would compile the
+    graph again for each value.
+    """
+    one = recorder.after(number, torch.ones, (), dtype=torch.float64, device=device)
+    return recorder.after(one, torch.mul, one, number)
+
+
+def _known(recorder: NodeRecorder, node: fx.Node, value: float, device: torch.device) -> fx.Node:
+    return recorder.before(node, torch.full, (), value, dtype=torch.float64, device=device)
+
+
+def is_given_float(node: fx.Node) -> bool:
+    """Whether a node is a float that the graph is given: Dynamo hands it over in a tensor."""
+    if node.op != "call_method" or node.target != "item" or kind_of(node) != "float":
+        return False
+    return node.all_input_nodes[0].op == "placeholder"
 
 
 def _as_size(number: fx.Node) -> KeptScalar | None:

@@ -152,7 +152,7 @@ class _Result:
             dtype = DTYPES[work or kind]
             return compute(*[self._tensor(side, device, dtype) for side in self.sides])
 
-        device = held[0].device
+        device = next((side for side in held if side.roots), held[0]).device
         return ScalarTensor(
             self.node, kind, found, roots, device, home, self.recorder, operands=held
         )

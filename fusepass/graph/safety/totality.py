@@ -133,13 +133,15 @@ _FACTORY = """
 arange as_tensor empty empty_like eye full full_like linspace new_empty new_full new_ones
 new_tensor new_zeros ones ones_like scalar_tensor tensor zeros zeros_like
 """.split()
+_OF_NUMBERS = "not_ sym_float sym_max sym_min sym_not".split()
 
 _EXTREMA = "amax amin aminmax argmax argmin interpolate max median min nanmedian".split()
 
 KNOWN_TOTAL = "fusepass_total"  # meta key of a call whose body has been looked at
 UNREAD = "fusepass_unread"  # meta key of an ``item`` that will not be in the graph when it runs
 
-TOTAL = POINTWISE | frozenset(_SHAPE + _CAST + _REDUCE + _NORMALISE + _MATMUL + _FACTORY)
+_GROUPS = (_SHAPE, _CAST, _REDUCE, _NORMALISE, _MATMUL, _FACTORY, _OF_NUMBERS)
+TOTAL = POINTWISE.union(*_GROUPS)
 
 EXCLUDED = {
     "take": "an index out of range raises",

@@ -176,7 +176,7 @@ def fill_object(container: Container, effects: Any, items: Any, attributes: dict
 
 
 def kind_of(value: Any) -> str:
-    """A name for a tracked value in a sentence: the name of its class, or a noun."""
+    """What a tracked value is, for a person: the name of its class, or a noun, without article."""
     of = getattr(value, "value_type", None)
     if isinstance(of, type):
         return of.__name__

@@ -17,7 +17,7 @@ from torch._dynamo.current_scope_id import current_scope_id
 from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.variables import ListVariable, TupleVariable
-from torch._dynamo.variables.base import ValueMutationNew
+from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationNew
 
 from fusepass.torch_private.dynamo.errors.raising import source_name
 from fusepass.torch_private.dynamo.errors.wording import noun_of
@@ -26,14 +26,17 @@ from fusepass.torch_private.dynamo.stack import break_graph, constant, frames_he
 from fusepass.torch_private.dynamo.values_inside import values_inside
 from fusepass.torch_private.patches import IsOurs, Patches, Theirs
 
-_CLASSES = ("ConstDictVariable", "DequeVariable", "ListVariable", "SetVariable")
+_DICTS = ("ConstDictVariable", "DefaultDictVariable", "OrderedDictVariable")
+_CLASSES = (*_DICTS, "DequeVariable", "ListVariable", "SetVariable")
 _PLAIN = (list, collections.deque, collections.OrderedDict, dict, set)
 _BLIND = {  # changes that ask nothing of what the container holds, and cannot fail
     "ListVariable": ("append", "extend"),
     "DequeVariable": ("append", "appendleft", "extend"),
-    "ConstDictVariable": ("__setitem__",),
+    **dict.fromkeys(_DICTS, ("__setitem__",)),
     "SetVariable": ("add",),
 }
+_DICT_CLASSES = (dict, collections.OrderedDict, collections.defaultdict)
+_OF_DICTS = ("_base_vt", "_dict_vt")
 _INSIDE = {"_base_vt", "_dict_vt", "_list_vt", "_set_vt", "_tuple_vt", "dict_vt"}  # of an object
 _OF_A_MODULE = ("_buffers", "_modules", "_parameters")
 _UPDATES = "fusepass_updates"  # attribute of an open container: how and with what it is changed
@@ -109,9 +112,7 @@ def kind_of_container(value: Any) -> str | None:
     name = base.__name__
     if name not in _CLASSES or "items" not in vars(value):
         return None
-    if name == "DequeVariable" and not value.maxlen.is_constant_none():
-        return None
-    if getattr(value, "user_cls", dict) not in (dict, collections.OrderedDict):
+    if getattr(value, "user_cls", dict) not in _DICT_CLASSES:
         return None
     if value.mutation_type is None or getattr(value.source, "member", None) in _OF_A_MODULE:
         return None
@@ -151,6 +152,8 @@ def add_updates(translator: Any, container: Any, updates: list[Update]) -> None:
     opened(container)
     translator.output.side_effects.mutation(container)
     updates_of(container).extend(updates)
+    if any("delete" in how for how, _ in updates) and container.source is not None:
+        translator.output.guard_on_key_order.add(container.source)  # which one may follow from it
 
 
 def is_older(value: Any) -> bool:
@@ -165,7 +168,27 @@ def is_outside(value: Any) -> bool:
 
 def is_applied(effects: Any, value: Any) -> bool:
     """Whether Dynamo itself changes or makes a container, and not the object around it."""
-    return not is_outside(value) or any(one is value for one in effects.id_to_variable.values())
+    return not is_outside(value) or any(one is value for one in applied(effects))
+
+
+def applied(effects: Any) -> Iterator[Any]:
+    """What Dynamo changes behind the graph: tracked values, and what holds the items of a dict."""
+    for value in list(effects.id_to_variable.values()):
+        yield value
+        held = held_by(value)
+        if held is not None:
+            yield held
+
+
+def held_by(value: Any) -> Any:
+    """What holds the items of an older object of a class that is a dict; else None."""
+    if not isinstance(getattr(value, "mutation_type", None), AttributeMutationExisting):
+        return None
+    for name in _OF_DICTS:
+        held = vars(value).get(name)
+        if getattr(type(held), "fusepass_base", type(held)).__name__ == "ConstDictVariable":
+            return held
+    return None
 
 
 def containers_held(translator: Any) -> Iterator[Any]:
@@ -175,6 +198,7 @@ def containers_held(translator: Any) -> Iterator[Any]:
     outer = [*effects.id_to_variable.values()]
     found = [*outer, *values_inside([*frames_held(translator), *own, *outer])]
     known = {id(vars(one)[name]) for one in found for name in _INSIDE & vars(one).keys()}
+    known -= {id(held) for held in map(held_by, outer)}
     for value in found:
         if id(value) not in known and kind_of_container(value) is not None:
             known.add(id(value))
@@ -202,14 +226,28 @@ def _difference(before: Contents, after: Contents) -> list[Update]:
             return [("replace", _tuple([_tuple(new)]))]
         rest = new[len(old) :]
         return [("extend", _tuple([_tuple(rest)]))] if rest else []
-    grown = list(new)[: len(old)] == list(old)
     if kind_of_container(before.container) == "SetVariable":
-        keys = [key.vt for key in new if not (grown and key in old)]
-        return [("update" if grown else "replace", _tuple([_tuple(keys)]))]
-    pairs = [_tuple([k.vt, v]) for k, v in new.items() if not grown or old.get(k) is not v]
-    if grown and not pairs:
-        return []
-    return [("store" if grown else "replace", _tuple([_tuple(pairs)]))]
+        gone, come = ([k.vt for k in one if k not in two] for one, two in ((old, new), (new, old)))
+        found = [("difference_update", gone), ("update", come)]
+        return [(how, _tuple([_tuple(keys)])) for how, keys in found if keys]
+    stay = _in_place(list(old), list(new))
+    gone = [key.vt for key in old if key not in stay]
+    pairs = [_tuple([k.vt, v]) for k, v in new.items() if k not in stay or old[k] is not v]
+    found = [("delete", gone), ("store", pairs)]
+    return [(how, _tuple([_tuple(items)])) for how, items in found if items]
+
+
+def _in_place(old: list[Any], new: list[Any]) -> set[Any]:
+    """The first keys of a dict that have not been removed or moved behind others."""
+    positions = {key: position for position, key in enumerate(old)}
+    stay: dict[Any, int] = {}
+    last = -1
+    for key in new:
+        position = positions.get(key, -1)
+        if position <= last:
+            break
+        stay[key] = last = position
+    return set(stay)
 
 
 def _tuple(items: list[Any]) -> Any:
@@ -278,7 +316,7 @@ class _Open:
         return constant(None)
 
     def mp_ass_subscript_impl(self, tx: Any, key: Any, value: Any) -> Any:  # torch 2.15
-        if value is None or self.fusepass_base.__name__ != "ConstDictVariable":
+        if value is None or self.fusepass_base.__name__ not in _DICTS:
             return self._asked()
         return self.call_method(tx, "__setitem__", [key, value], {})
 
@@ -328,6 +366,9 @@ def changed(container: Any, how: str, value: Any) -> Any:
     if how == "store":
         for key, item in value[0]:
             kind.__setitem__(container, key, item)
+    elif how == "delete":
+        for key in value[0]:
+            kind.__delitem__(container, key)
     elif how == "replace":
         kind.clear(container)
         (kind.update if hasattr(kind, "update") else kind.extend)(container, value[0])
@@ -345,7 +386,7 @@ def hook_containers(patches: Patches, is_ours: IsOurs, on_asked: Callable[[Any],
     patches.callback(_handlers.clear)
 
     def update(theirs: Theirs, self: Any, codegen: Any, *args: Any, **kwargs: Any) -> None:
-        held = self.id_to_variable.values() if is_ours(codegen.tx.output) else ()
+        held = applied(self) if is_ours(codegen.tx.output) else ()
         found = [one for one in held if type(one) in _open_classes.values()]
         updates = [(one, *each) for one in found for each in updates_of(one)]
         for one, how, value in reversed(updates):  # values first: a change may touch what they read

@@ -19,6 +19,7 @@ from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.variables import DeletedVariable, dicts
 from torch._dynamo.variables.base import VariableTracker
 
+from fusepass.torch_private.dynamo.globals_written import is_global, push_namespace, value_before
 from fusepass.torch_private.dynamo.phi import PhiVariable, is_phi, leaves_of
 from fusepass.torch_private.dynamo.stack import OBSERVED_EXCEPTIONS, constant, current_translator
 from fusepass.torch_private.patches import IsOurs, Patches, Theirs
@@ -179,6 +180,8 @@ def with_older(value: Any, older: Any, told: str) -> Any:
 
 def _older(effects: Any, item: Any, name: str) -> Any:
     """What an attribute of an older object was before any pending write; None if it was not."""
+    if is_global(item):
+        return value_before(name)
     held = effects.store_attr_mutations[item]
     effects.store_attr_mutations[item] = {n: value for n, value in held.items() if n != name}
     try:
@@ -204,6 +207,8 @@ def _taken_out(effects: Any) -> Iterator[_Write]:
 
 def _function_for(effects: Any, item: Any, name: str) -> tuple[str, str]:
     """The function with which Dynamo binds an attribute, where it knows several ways."""
+    if is_global(item):
+        return "operator", "setitem"
     kinds = getattr(effects, "attr_mutation_kinds", {}).get(item, {})
     kind = getattr(kinds.get(name), "name", "")
     if kind == "INSTANCE_DICT" or name in getattr(item, "attrs_directly_modifed_on_dict", ()):
@@ -225,6 +230,9 @@ skip_code(object_setattr.__code__)
 def _push(codegen: Any, write: _Write) -> None:
     codegen.add_push_null(lambda: codegen.load_import_from(__name__, store_chosen.__name__))
     codegen.load_import_from(*write.store)
-    codegen(write.item)
+    if is_global(write.item):
+        push_namespace(codegen)
+    else:
+        codegen(write.item)
     codegen(constant(write.name))
     codegen(write.value)

@@ -291,8 +291,7 @@ def hook_phis(patches: Patches, handlers: PhiHandlers) -> None:
     """Put handlers in front of the instructions that look at what values are."""
     _handlers[:] = [handlers]
     patches.callback(_handlers.clear)
-    base = symbolic_convert.InstructionTranslatorBase
-    for table in [kind.dispatch_table for kind in (base, *_all_subclasses(base))]:
+    for table in dispatch_tables():
         for opname, opcode in dis.opmap.items():
             if opcode < len(table) and table[opcode] is not None:
                 look = functools.partial(_look, handlers, _places_of(opname))
@@ -303,6 +302,13 @@ def hook_phis(patches: Patches, handlers: PhiHandlers) -> None:
             return theirs(*args, **kwargs)
 
     patches.put(OutputGraph, "compile_subgraph", compile_subgraph)
+
+
+def dispatch_tables() -> list[Any]:
+    """The tables in which Dynamo's translators look up what an instruction does, each once."""
+    base = symbolic_convert.InstructionTranslatorBase
+    kinds = (base, *_all_subclasses(base))
+    return [*{id(kind.dispatch_table): kind.dispatch_table for kind in kinds}.values()]
 
 
 def _look(

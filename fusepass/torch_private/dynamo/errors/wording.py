@@ -24,6 +24,7 @@ _NOUNS = {
     "Set": "set",
     "Size": "size",
     "Slice": "slice",
+    "StringFormat": "string",
     "SymNode": "number that is not known",
     "Tensor": "tensor",
     "Tuple": "tuple",
@@ -89,7 +90,7 @@ def plain(text: str, otherwise: str) -> str:
     text = _MEMBER.sub(r".\1", text)
     text = _SOURCE.sub(_name, text)
     text = _FLAT.sub(_flat_name, text)
-    text = _TRACKED.sub(lambda found: f"a {noun_of(found[1])}", text)
+    text = _TRACKED.sub(lambda found: with_article(noun_of(found[1])), text)
     for pattern, word in _RENAMED:
         text = pattern.sub(word, text)
     return otherwise if _UNKNOWN.search(text) else text
@@ -103,6 +104,11 @@ def knows_only_torch(text: str) -> bool:
 def noun_of(kind: str) -> str:
     """The noun for one of Dynamo's classes of tracked values, ``"list"`` for ``ListVariable``."""
     return _NOUNS.get(kind.removesuffix("Variable"), "value")
+
+
+def with_article(noun: str) -> str:
+    """``"an object"`` for ``"object"``."""
+    return f"{'an' if noun[:1].lower() in tuple('aeiou') else 'a'} {noun}"
 
 
 def operation(name: str) -> str:
