@@ -99,10 +99,9 @@ def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
         restart_with_phis(branch.frame, branch.place, (Reason.PYTHON_VALUE, text))
     numbers = [record_choice(translator, branch.predicate, pair, facts) for pair in outputs.numbers]
     phi = functools.partial(_phi, branch, held)
-    readers = (
-        functools.partial(one, translator, branch.frame) for one in (read_number, read_exported)
-    )
-    results = Results(tensors, numbers, effects, phi, *readers)
+    number = functools.partial(read_number, translator, branch.frame)
+    read_back = functools.partial(read_exported, translator, branch.frame)
+    results = Results(tensors, numbers, effects, phi, number, read_back)
     finish(results)
     bindings = [arm.bindings["symbolic_globals"] for arm in (taken, other)]
     translator.symbolic_globals = {**bindings[0], **bindings[1]}  # those that either has bound

@@ -98,8 +98,8 @@ def _parts(value: Any, arm: bool, told: str, outputs: Outputs) -> Any:
         restart_knowing(outputs.arms.branch.frame, [value], "it is beside another value")
     new = stack.is_new_object(value) and not stack.is_function(value)
     if new or any(map(outputs.is_made, nodes_in(value, outputs.effects))):
-        made = with_article(torch_containers.kind_of(value))
-        text = f"{told}, and {made} that an arm makes of its own values cannot leave it"
+        kind = with_article(torch_containers.kind_of(value))
+        text = f"{told}, and {kind} that an arm makes of its own values cannot leave it"
         raise Refusal(Reason.PYTHON_VALUE, text)
     return value
 
