@@ -16,8 +16,8 @@ NOT_WHOLE = frozenset(
     GrowingCache HitExperts IndexForTimestep IndexedExperts KeepsHistory LRFinder
     LearnedStepSize LevenbergMarquardt LossScaler MegatronScaler MinMaxObserver MomentumQueue
     Multistep PIDLagrange RebindsData RectifiedAdam SkipsOutlierSteps accuracy_as_a_number
-    adds_in_place_or_not any_of_a_list asks_for_a_gradient_by_value asks_for_identity
-    binds_a_global builtin_any complex_in_one_arm curvature_update defaults_from_get
+    adds_in_place_or_not asks_for_a_gradient_by_value asks_for_identity
+    binds_a_global complex_in_one_arm curvature_update defaults_from_get
     detached_in_one_arm dice_over_present_classes draws_by_generator equal_counts_of_eos
     hook_in_one_arm index_in_range inverts_in_a_try kabsch_in_place keeps_one_at_least
     lamb_trust_ratio largest_of_maybe_none leaves_silence no_grad_in_one_arm number_in_a_shape
