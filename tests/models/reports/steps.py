@@ -87,7 +87,7 @@ class RectifiedAdam(nn.Module):
         self.step += 1
         step = self.step.item()
         self.m.lerp_(grad, 0.1)
-        self.v.mul_(0.9).addcmul_(grad, grad, value=0.1)
+        self.v.mul_(0.9).add_(grad * grad, alpha=0.1)
         rho_inf = 2 / (1 - 0.9) - 1
         rho = rho_inf - 2 * step * 0.9**step / (1 - 0.9**step)
         if rho > 5.0:
