@@ -15,7 +15,7 @@ NOT_WHOLE = frozenset(
     DAdaptation DDIM EMAWithWarmup EarlyStop EarlyStopping FIRE GradientHarmonizing Greedy
     GrowingCache HitExperts IndexForTimestep IndexedExperts KeepsHistory LRFinder
     LearnedStepSize LevenbergMarquardt LossScaler MegatronScaler MinMaxObserver MomentumQueue
-    Multistep PIDLagrange kabsch RebindsData RectifiedAdam SkipsOutlierSteps accuracy_as_a_number
+    Multistep PIDLagrange PropertyFlag kabsch RebindsData RectifiedAdam SkipsOutlierSteps accuracy_as_a_number
     adds_in_place_or_not asks_for_a_gradient_by_value asks_for_identity
     binds_a_global complex_in_one_arm curvature_update defaults_from_get
     detached_in_one_arm dice_over_present_classes draws_by_generator equal_counts_of_eos
