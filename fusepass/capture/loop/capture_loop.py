@@ -192,7 +192,14 @@ class _Capture:
         starts = {True: places[-1], False: places[0]}
         before = Bindings(translator)
         branch = _Parting(
-            translator, frame, site, before, starts, flags[-1], join, self.place,
+            translator,
+            frame,
+            site,
+            before,
+            starts,
+            flags[-1],
+            join,
+            self.place,
             lambda: self._part(places[:-1], flags[:-1]),
         )
         made = trace_both(branch)

@@ -1,4 +1,4 @@
-"""Say how many rounds a counter leaves to a loop, from its code: ``while …  and it < most: it += 1``."""
+"""Say how many rounds a counter leaves to a loop: ``while … and it < most: it += 1``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _rounds(translator: Any, loop: Loop, test: int) -> float | None:
 
 
 def _operand(instructions: Sequence[Any], last: int) -> int:
-    """Where a name, an attribute of one, or a constant is loaded whose last instruction is given."""
+    """Where the load of a name, its attribute, or a constant begins that ends at ``last``."""
     while last >= 0 and instructions[last].opname == "LOAD_ATTR":
         last -= 1
     names = ("LOAD_FAST", "LOAD_CONST", "LOAD_DEREF")

@@ -131,7 +131,7 @@ class LateValues:
         return made
 
     def _one_of(self, translator: Any, name: str, tested: Any, held: Any, taken: Any) -> Any:
-        text = f"{name!r} is a tensor, or what it is before the loop"
+        text = f"{name!r} is what it is before the loop, or what a round makes of it"
         parts = tested, held, taken, self.first[name], self.site, text
         return make_phi(translator, *parts)
 
@@ -236,5 +236,3 @@ def _selected(translator: Any, late: LateValues, tested: Any, taken: Any, other:
     proxy = translator.output.create_proxy("call_function", select, args, {})
     proxy.node.meta |= {"example_value": (made,), BRANCH: facts, WRITTEN: 1}
     return stack.wrap_tensor(translator, proxy[0], made)
-
-

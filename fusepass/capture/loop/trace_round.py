@@ -364,7 +364,9 @@ class _Tracer:
         return made[0]
 
     def _finish(self, leaves: list[Any]) -> None:
-        ours = [name for name in (FLAG, *self.ways, COUNTER, *self.late.flags) if name in self.carried]
+        ours = [
+            name for name in (FLAG, *self.ways, COUNTER, *self.late.flags) if name in self.carried
+        ]
         order = list(ours)
         for name in self.names.results:
             if name in self.tuples:

@@ -1,3 +1,4 @@
+# ruff: noqa: B007  # a loop variable that is read behind the loop
 """Seven iterative programs, each as several people would write it, with inputs of three calls."""
 
 from __future__ import annotations
@@ -358,7 +359,7 @@ TRACKS = ((_random(40, 2, seed=3),), (_random(40, 2, seed=4) * 4,), (torch.zeros
 
 
 def inverse(s: Tensor) -> Tensor:
-    """Of a 2x2 matrix, in few roundings."""
+    """The inverse of a 2x2 matrix, in few roundings."""
     det = s[0, 0] * s[1, 1] - s[0, 1] * s[1, 0]
     return torch.stack([s[1, 1], -s[0, 1], -s[1, 0], s[0, 0]]).reshape(2, 2) / det
 

@@ -412,7 +412,7 @@ def changes_its_dtype(x: Tensor) -> Tensor:
     return x * 1
 
 
-@FAMILY.program(drawn((4,), scales=(8.0, 1.0)), keep("python_value"))
+@FAMILY.program(drawn((4,), scales=(8.0, 1.0)), IN_GRAPH)
 def begins_as_none(x: Tensor) -> Tensor:
     before = None
     while True:
