@@ -156,6 +156,8 @@ def _is_operation(node: fx.Node) -> bool:
     name = op_name(node)
     if name is None:  # a custom operator
         return operator_name(node.target) is not None
+    if name in ("__abs__", "__neg__"):  # as torch 2.11 records `abs(x)`
+        name = name.strip("_")
     base = name.rstrip("_")
     if {name, base} & (TOTAL | EXCLUDED.keys()) or name.strip("_") in ("getitem", "setitem"):
         return True
