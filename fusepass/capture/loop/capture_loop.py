@@ -70,7 +70,7 @@ class _Capture:
         del self.frame.sites[inner:]
         line = self.place.file, self.place.line
         for site in inside:
-            if (site.place.file, site.place.line) == line:
+            if site.asks or (site.place.file, site.place.line) == line:
                 continue  # one of the tests that the loop is made of
             self.frame.round_trips.setdefault(site.place.position, site.decision)
         self.sites = [self._site()]
