@@ -60,7 +60,8 @@ def counted(events: Events) -> Iterator[None]:
             places = tuple((one.filename, one.lineno or 0) for one in stack)
             if not places:
                 places = ((self.f_code.co_filename, self.f_code.co_firstlineno),)
-            events.met[places] = str(exc or reason)
+            events.met.pop(places, None)
+            events.met[places] = str(exc or reason)  # the last of them is last
         return log(self, code_options, reason=reason, exc=exc, **kw)
 
     def converted(self: Any, frame: Any, *args: Any, **kw: Any) -> Any:
@@ -75,6 +76,7 @@ def counted(events: Events) -> Iterator[None]:
             met = {one: text for one, text in met.items() if _is_final(one[0], goes_on)}
         elif met or counters["frames"]["ok"] == fine:
             events.left.add((code.co_filename, code.co_firstlineno, code.co_name))
+            met = dict([*met.items()][-1:])  # the others are of earlier attempts
         events.breaks = {**met, **events.breaks}
         return result
 

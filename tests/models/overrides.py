@@ -30,6 +30,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Molmo2AdapterConfig": {"vision_feature_layer": [1, 0]},
     "Nemotron3DiarizationAudioConfig": {"chunk_length": 64},
     "Nemotron3_5TranscribeAudioConfig": {"chunk_length": 64},
+    "ReformerConfig": {"axial_pos_embds": False},
     "VibeVoiceAsrConfig": {"acoustic_tokenizer_chunk_size": 3200},
     "ZambaConfig": {"num_hidden_layers": 3},
     "Zamba2Config": {"layer_types": ["linear_attention", "hybrid"]},

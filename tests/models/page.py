@@ -89,7 +89,13 @@ def _summary(found: list[dict[str, Any]]) -> str:
 def is_loser(one: dict[str, Any]) -> bool:
     """Whether fusepass breaks a graph, or leaves a function to eager, that plain Dynamo does not."""
     plain, ours = one["plain"], one["fusepass"]
-    return ours["breaks"] > plain["breaks"] or len(ours["left"]) > len(plain["left"])
+    if plain["error"]:  # it did not come as far as fusepass
+        return False
+    return (
+        bool(ours["error"])
+        or ours["breaks"] > plain["breaks"]
+        or len(ours["left"]) > len(plain["left"])
+    )
 
 
 def _names(names: list[str]) -> str:
