@@ -73,7 +73,8 @@ def counted(events: Events) -> Iterator[None]:
         if result.guarded_code is not None:
             events.compiles += 1
             goes_on = _resumed(result.guarded_code.code, frame.f_globals)
-            met = {one: text for one, text in met.items() if _is_final(one[0], goes_on)}
+            last = {one[0]: (one, text) for one, text in met.items() if _is_final(one[0], goes_on)}
+            met = dict(last.values())  # an earlier attempt may break elsewhere in the same call
         elif met or counters["frames"]["ok"] == fine:
             events.left.add((code.co_filename, code.co_firstlineno, code.co_name))
             met = dict([*met.items()][-1:])  # the others are of earlier attempts
