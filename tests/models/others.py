@@ -37,6 +37,8 @@ def torchvision(name: str) -> Any:
         del given["num_classes"]
     if library.optical_flow.__name__ in maker.__module__:
         del given["num_classes"]
+    if ".detection" in maker.__module__ and not name.startswith("ssd"):
+        given |= {"min_size": 64, "max_size": 128}
     return maker(**(given | ARGUMENTS.get(f"torchvision/{name}", {})))
 
 
