@@ -133,34 +133,7 @@ def _put_hooks(*, capture: bool) -> Callable[[], None]:
     """
     with Patches() as patches:  # one may stand in front of another's
         if capture:
-            hooks.hook_instructions(
-                patches,
-                on_truth=item_hooks.on_truth,
-                on_not=item_hooks.on_not,
-                on_jump=_on_jump,
-                on_identity=_on_identity,
-                on_raise=_on_raise,
-                on_import=_on_import,
-                on_speaker=print_hooks.on_speaker,
-                on_subscript=on_subscript,
-            )
-            phi.hook_phis(patches, phi_uses.PHIS)
-            hooks.hook_steps(patches, policy.heads_wanted, policy.starts_at_head)
-            hooks.hook_items(patches, item_hooks.on_item, item_hooks.on_list)
-            unbacked_scalars.hook_numbers(patches, item_hooks.NUMBERS)
-            identity.hook_identity(patches, object_identity.IDENTITY)
-            calls.hook_calls(patches, hidden_tests.on_call)
-            any_calls.hook_any(patches, any_of_tensors.on_any)
-            calls.hook_questions(patches, select_identity.on_identity_query)
-            print_calls.hook_speech(patches, print_hooks.on_speech)
-            unbacked_sizes.hook_sizes(patches, mask_hooks.on_size)
-            late_counts.hook_counts(patches, in_arm)
-            deques.hook_deques(patches, is_ours)
-            dict_order.hook_order(patches, is_ours)
-            globals_written.hook_globals(patches, is_ours)
-            open_writes.hook_writes(patches, is_ours, changed_state.on_read)
-            open_containers.hook_containers(patches, is_ours, changed_state.on_asked)
-            error_hooks.hook_recorded(patches, _on_recorded)
+            _put_capture_hooks(patches)
         hooks.hook_graphs(patches, settle_graph)
         hooks.hook_breaks(patches, _on_break)
         if capture:
@@ -182,6 +155,37 @@ def _put_hooks(*, capture: bool) -> Callable[[], None]:
             eager_frames.hook_frames(patches, own_handlers.on_frame)
         freezing.hook_freezing(patches, is_frozen)
         return patches.pop_all().close
+
+
+def _put_capture_hooks(patches: Patches) -> None:
+    hooks.hook_instructions(
+        patches,
+        on_truth=item_hooks.on_truth,
+        on_not=item_hooks.on_not,
+        on_jump=_on_jump,
+        on_identity=_on_identity,
+        on_raise=_on_raise,
+        on_import=_on_import,
+        on_speaker=print_hooks.on_speaker,
+        on_subscript=on_subscript,
+    )
+    phi.hook_phis(patches, phi_uses.PHIS)
+    hooks.hook_steps(patches, policy.heads_wanted, policy.starts_at_head)
+    hooks.hook_items(patches, item_hooks.on_item, item_hooks.on_list)
+    unbacked_scalars.hook_numbers(patches, item_hooks.NUMBERS)
+    identity.hook_identity(patches, object_identity.IDENTITY)
+    calls.hook_calls(patches, hidden_tests.on_call)
+    any_calls.hook_any(patches, any_of_tensors.on_any)
+    calls.hook_questions(patches, select_identity.on_identity_query)
+    print_calls.hook_speech(patches, print_hooks.on_speech)
+    unbacked_sizes.hook_sizes(patches, mask_hooks.on_size)
+    late_counts.hook_counts(patches, in_arm)
+    deques.hook_deques(patches, is_ours)
+    dict_order.hook_order(patches, is_ours)
+    globals_written.hook_globals(patches, is_ours)
+    open_writes.hook_writes(patches, is_ours, changed_state.on_read)
+    open_containers.hook_containers(patches, is_ours, changed_state.on_asked)
+    error_hooks.hook_recorded(patches, _on_recorded)
 
 
 def _on_recorded(translator: Any, node: fx.Node) -> None:

@@ -230,14 +230,16 @@ def shown(x: Tensor) -> Tensor:
     ("program", "code"),
     [
         (cut_by_a_number_read, "untraceable"),
-        (cut_by_a_number_of_an_arm, "python_value"),
+        (cut_by_a_number_of_an_arm, None),
         (indexed_in_an_arm, "untraceable"),
         (shown_in_an_arm, "untraceable"),
         (shown, "untraceable"),
     ],
 )
 @pytest.mark.filterwarnings("error::fusepass.errors.CaptureFault")
-def test_a_call_that_fails_for_an_empty_tensor_is_no_fault_of_ours(program: Any, code: str) -> None:
+def test_a_call_that_fails_for_an_empty_tensor_is_no_fault_of_ours(
+    program: Any, code: str | None
+) -> None:
     compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
     for x in (torch.full((3, 4), 0.5), torch.ones(0, 4), torch.ones(5, 4), torch.ones(0, 4)):
         try:
@@ -248,7 +250,8 @@ def test_a_call_that_fails_for_an_empty_tensor_is_no_fault_of_ours(program: Any,
         else:
             torch.testing.assert_close(compiled(x), want, rtol=0, atol=0)
     decisions = [d for d in fusepass.last_report(compiled).decisions if d.station == "capture"]
-    assert code in {d.reason_code for d in decisions if d.treatment == "keep"}
+    kept = {d.reason_code for d in decisions if d.treatment == "keep"}
+    assert code in kept or (code is None and not kept)
     assert "internal" not in {d.reason_code for d in decisions}
 
 

@@ -30,10 +30,10 @@ def branch(x: Tensor) -> Tensor:
 
 
 def breaks(x: Tensor) -> Tensor:
-    factor = x
-    if x.sum() > 0:  # the arms leave tensors of different shapes
-        factor = x.sum(0, keepdim=True)
-    return x * factor
+    factor = x * 1
+    if x.sum() > 0:
+        factor = x
+    return x * factor if factor is x else x + factor  # a question that no tensor answers
 
 
 class Net(nn.Module):

@@ -17,9 +17,13 @@ def branch(x: Tensor) -> Tensor:
     return x * 2 if x.sum() > 0 else x - 1
 
 
+class Tagged(Tensor):
+    """No branch leaves it beside a plain tensor."""
+
+
 def breaks(x: Tensor) -> Tensor:
     if x.sum() > 0:
-        x = x.sum(0, keepdim=True)
+        x = x.as_subclass(Tagged)
     return x * 3
 
 

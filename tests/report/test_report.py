@@ -23,9 +23,13 @@ def op_by_op() -> Iterator[None]:
         yield
 
 
+class Tagged(Tensor):
+    """No branch leaves it beside a plain tensor."""
+
+
 def breaks(x: Tensor) -> Tensor:
-    if x.sum() > 0:  # the arms leave tensors of different shapes
-        x = x.sum(0, keepdim=True)
+    if x.sum() > 0:
+        x = x.as_subclass(Tagged)
     return x * 3
 
 

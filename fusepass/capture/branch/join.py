@@ -103,14 +103,18 @@ def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
     read_back = functools.partial(read_exported, translator, branch.frame)
     results = Results(tensors, numbers, effects, phi, number, read_back)
     finish(results)
-    bindings = [arm.bindings["symbolic_globals"] for arm in (taken, other)]
-    translator.symbolic_globals = {**bindings[0], **bindings[1]}  # those that either has bound
     for item, name, value in bound:
         bind_attribute(effects, item, name, settle(value, results))
     for change in contents:
         change(results)
-    translator.instruction_pointer = translator.start_point = index
+    _go_on(translator, taken, other, index)
     return site
+
+
+def _go_on(translator: Any, taken: Arm, other: Arm, index: int) -> None:
+    bindings = [arm.bindings["symbolic_globals"] for arm in (taken, other)]
+    translator.symbolic_globals = {**bindings[0], **bindings[1]}  # those that either has bound
+    translator.instruction_pointer = translator.start_point = index
 
 
 def _phi(

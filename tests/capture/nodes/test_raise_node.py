@@ -273,7 +273,7 @@ def test_numbers_read_to_be_tested(target: Callable[..., Any], kinds: set[str] |
 
 
 def looked_up_or_not(x: Tensor, index: Tensor) -> Tensor:
-    y = F.embedding(index, x) if (index < 4).all() else x.sum(0, keepdim=True) * 2
+    y = F.embedding(index, x) if (index < 4).all() else x[:2] * 2
     if x[0, 0] < 0:
         raise ValueError(f"the sum is {y.sum().item()}")
     return y + 1

@@ -224,10 +224,11 @@ def minimum_of_two_kinds(x: Tensor, t: Tensor) -> Tensor:
 
 @FAMILY.program(beside(0.5, -0.5, NAN), grad=True)
 def python_branch_that_stays(x: Tensor, t: Tensor) -> Tensor:
-    a = t.item()  # expect: item keep python_value|shape_mismatch
+    a = t.item()  # expect: item keep python_value|alias
+    y = x * a
     if a > 0:
-        x = x[:1]
-    return x * a
+        y = x
+    return y * 2 if y is x else y
 
 
 @FAMILY.program(beside(0.5, 1.5, 7.0))
