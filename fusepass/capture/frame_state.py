@@ -74,7 +74,7 @@ class BranchSite:
         pairs: nodes the arms left, as (taken, other).
         items: numbers its condition was made of, which go back with it.
         inside: of a branch whose arm only raises, the sites of the branches around it.
-        leaves_numbers: whether a Python number differs between the arms.
+        leaves_numbers: how many Python numbers differ between the arms.
         changes: where the arms meet, if they change something outside: a copy of the tested tensor.
         asks: whether it only asks for the outcome of another branch, which left a value.
         instead: starts the frame again with something else tried in place of the branch, if
@@ -90,7 +90,7 @@ class BranchSite:
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
     items: tuple[Any, ...] = ()
     inside: frozenset[int] = frozenset()
-    leaves_numbers: bool = False
+    leaves_numbers: int = 0
     changes: Any = None
     asks: bool = False
     leads_to: Any = None

@@ -9,7 +9,7 @@ has done with the frame. What is left to it in every frame is in ``CompileLog.se
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NoReturn, TypeVar
 
 from torch import fx
@@ -69,13 +69,15 @@ def keep_branch(frame: Frame, place: Place, why: Why, site: BranchSite | None = 
             keep(frame, other.place, *why)
 
 
-def restart_without(frame: Frame, lost: Mapping[One, Why]) -> None:
+def restart_without(frame: Frame, lost: Mapping[One, Why], *, together: bool = False) -> None:
     """Start the frame again without some of what is captured; go on if that is nothing.
 
     Args:
         frame: of capture.
         lost: what cannot stay, each with the reason. All places go at once. The branches go one by
             one, the first in the program now: the others may do without it.
+        together: whether each number that a branch of these leaves is at fault, so that all are
+            to be known at once.
     """
     places: dict[Place, Why] = {}
     sites: dict[int, Why] = {}
@@ -91,10 +93,12 @@ def restart_without(frame: Frame, lost: Mapping[One, Why]) -> None:
             settle(frame, place, why[1])
     if places:
         restart_leaving(frame, {(p.rule, p.instruction): why for p, why in places.items()})
-    for site in frame.sites:
-        own = next((why for one, why in lost.items() if one == site.branch.site), None)
+    reasons: dict[Captured, Why] = dict(lost.items())
+    for at, site in enumerate(frame.sites):
+        own = reasons.get(site.branch.site)
         if own is not None and own[0] is Reason.PYTHON_VALUE and site.leaves_numbers:
-            restart_with_phis(frame, site.place, own)
+            others = _left_one(frame, frame.sites[at + 1 :], lost) if together else ()
+            restart_with_phis(frame, site.place, own, others)
     for site in frame.sites:
         if site.branch.site in sites:
             if site.instead is not None:
@@ -104,16 +108,30 @@ def restart_without(frame: Frame, lost: Mapping[One, Why]) -> None:
             site.speculation.fail_and_restart_analysis(False)
 
 
-def restart_with_phis(frame: Frame, branch: Place, why: Why) -> NoReturn:
+def _left_one(
+    frame: Frame, sites: Iterable[BranchSite], lost: Mapping[One, Why]
+) -> Iterator[Place]:
+    """The branches among those lost that leave one number: it is at fault, and no other is."""
+    for site in sites:
+        tried = site.place.instruction not in frame.long_loops
+        if site.branch.site in lost and site.leaves_numbers == 1 and tried:
+            yield site.place
+
+
+def restart_with_phis(
+    frame: Frame, branch: Place, why: Why, others: Iterable[Place] = ()
+) -> NoReturn:
     """Start the frame again, the numbers that the arms of a branch leave two known values each.
 
     In a long loop each round would double what a number may be: the loop is tried first.
+    ``others`` are branches whose numbers are to be known, too.
     """
     if (try_loop := frame.long_loops.get(branch.instruction)) is not None:
         try_loop()
     for broken, key in frame.attempts.broken:
         log.take_back(frame.compiler, broken, key)
-    restart_leaving(frame, {(NUMBERS, branch.instruction): why})
+    places = (branch, *others)
+    restart_leaving(frame, {(NUMBERS, place.instruction): why for place in places})
 
 
 def restart_reading(frame: Frame, items: Iterable[fx.Node], branch: Place, why: Why) -> None:

@@ -21,6 +21,7 @@ from fusepass.capture.branch.snapshot import BLOCKS, Arm, OpenBranch, restore_it
 from fusepass.capture.branch.stand_ins import ArmRecorder
 from fusepass.capture.branch.unread_numbers import read_number
 from fusepass.capture.bytecode.control_flow import EXIT, live_names
+from fusepass.capture.bytecode.number_uses import is_in_loop, needed_by_python
 from fusepass.capture.frame_state import BranchSite
 from fusepass.capture.masks.lowering import has_data_size, remove_data_sizes
 from fusepass.capture.masks.masked_store import GETITEM, SETITEM, lower_masked_stores
@@ -81,7 +82,7 @@ def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
     where = branch.place.file, branch.place.line
     facts = Branch(branch.site, branch.outer, verdict.treatment, verdict.gated, *where)
     site = BranchSite(facts, None, verdict.decision(branch.place), pairs=pairs)
-    site.leaves_numbers = bool(outputs.numbers)
+    site.leaves_numbers = len(outputs.numbers)
     held = held_predicate(translator, branch.predicate) if outputs.phis else None
     for outcome, arm in arms.items():
         arm.writes.check(rewritten.nodes[outcome])
@@ -268,13 +269,27 @@ def _merge_states(
         for x, y in zip(a["stack"], b["stack"], strict=True)
     ]
     before = branch.before.values["symbolic_locals"]
-    names = merge_locals(a["symbolic_locals"], b["symbolic_locals"], live, before, outputs)
+    left = a["symbolic_locals"], b["symbolic_locals"]
+    needed = functools.partial(_is_needed, branch)
+    names = merge_locals(*left, live, before, outputs, needed=needed)
 
     def finish(results: Results) -> None:
         _adopt(translator, other, stack, names)(results)
         restore_iterators(other.iterators)
 
     return branch.join, finish
+
+
+def _is_needed(branch: OpenBranch, name: str) -> bool:
+    """Whether Python needs the number that a branch leaves under a name, as the bytecode says.
+
+    In a loop each round would double what a number may be, so it is left open as long as it can be.
+    """
+    jump, translator = branch.place.instruction, branch.translator
+    code, instructions = translator.f_code, translator.instructions
+    if jump in branch.frame.long_loops or is_in_loop(code, instructions, jump[1]):
+        return False
+    return needed_by_python(code, instructions, branch.join, name)
 
 
 def _same_positions(taken: Arm, other: Arm) -> bool:

@@ -12,6 +12,7 @@ keeps it: a class and attributes still to be set, which now are the joined ones.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from fusepass.capture.branch.known_outcomes import resolved
@@ -37,10 +38,13 @@ def merge_locals(
     live: frozenset[str] | set[str],
     before: dict[str, Any],
     outputs: Outputs,
+    *,
+    needed: Callable[[str], bool] = lambda _: False,
 ) -> dict[str, Any]:
     """Join two sets of locals; names nobody reads any more and that differ are dropped.
 
-    A name that is read must be bound in both arms.
+    A name that is read must be bound in both arms. ``needed`` says whether Python needs the number
+    under a name: it is then no node for tensor work.
     """
     merged: dict[str, Any] = {}
     for name in [*taken, *(n for n in other if n not in taken)]:
@@ -52,7 +56,12 @@ def merge_locals(
                 raise Refusal(
                     Reason.UNBOUND, f"{name!r} is bound in one arm only and read afterwards"
                 )
+            nodes = outputs.number_nodes
+            known = (stack.constant_of(stack.realized(one)) for one in (a, b))
+            if nodes and all(held and _is_number(one) for held, one in known):
+                outputs.number_nodes = not needed(name)
             merged[name] = merge(a, b, repr(name), outputs)
+            outputs.number_nodes = nodes
         elif name in before and before[name] is a:
             merged[name] = a
     return merged

@@ -351,14 +351,21 @@ def restart_knowing(frame: Frame, values: list[Any], what: str) -> NoReturn:
     nodes = [number_node(v) or node_of(v) for v in values]
     behind = dict.fromkeys(n for node in nodes if node is not None for n in _made_of(node))
     text = f"a Python number differs between the arms, and {what}"
-    sites = [node.meta[NUMBER].site for node in behind if NUMBER in node.meta]
-    restart_without(frame, dict.fromkeys(sites, (Reason.PYTHON_VALUE, text)))
+    left = reached((node for node in behind if NUMBER in node.meta), _left_before)
+    sites = [node.meta[NUMBER].site for node in left if NUMBER in node.meta]
+    why_known = Reason.PYTHON_VALUE, text
+    restart_without(frame, dict.fromkeys(sites, why_known), together=True)
     counted = [frame.selections[n] for n in map(_counted, behind) if n in frame.selections]
     why = Reason.SIZE, f"{what}: how many the mask selects"
     restart_without(frame, dict.fromkeys(counted, why))
     read = [frame.items[node] for node in behind if node in frame.items]
     restart_without(frame, dict.fromkeys(read, (Reason.PYTHON_VALUE, what)))
     break_graph("Number that is not known", what)  # none of ours
+
+
+def _left_before(number: fx.Node) -> Iterable[fx.Node]:
+    """The numbers that one in an arm is made of, which must be known where that one is."""
+    return filter(_is_number, number.all_input_nodes)
 
 
 def _made_of(node: fx.Node) -> list[fx.Node]:
