@@ -18,6 +18,7 @@ import torch
 from fusepass.capture.frame_state import frame_of
 from fusepass.capture.masks.lower_reductions import EXTREMA
 from fusepass.capture.masks.lowering_state import SPREADS
+from fusepass.capture.masks.scattered import SCATTERS, masked_scatter
 from fusepass.capture.masks.selection_events import extremum, variance
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.deferred_items import FROM_ITEM
@@ -77,6 +78,8 @@ def on_call(
         if frame.arms or frame.in_message:
             raise Refusal(Reason.SIDE_EFFECT, "an arm changes a setting of torch")
         return call()
+    if name in SCATTERS:
+        return masked_scatter(translator, frame, name, args, kwargs, call)
     if name in SPREADS:
         return variance(translator, frame, name, call)
     if name in EXTREMA:

@@ -58,6 +58,9 @@ _FUNCTIONS: dict[Any, str] = {
     torch.Tensor.equal: "equal",
     torch.max: "max",
     torch.min: "min",
+    torch.masked_scatter: "masked_scatter",
+    torch.Tensor.masked_scatter: "masked_scatter",
+    torch.Tensor.masked_scatter_: "masked_scatter_",
     torch.std: "std",
     torch.var: "var",
     **CHECKS,
@@ -65,7 +68,7 @@ _FUNCTIONS: dict[Any, str] = {
 SETTER = "a setter"
 KNOWN = "known: "  # before the name of a function that asks what torch knows about a number
 _SETTERS = ("set_", "enable_", "preferred_")
-_METHODS = ("allclose", "equal", "max", "min", "std", "var")
+_METHODS = ("allclose", "equal", "masked_scatter", "masked_scatter_", "max", "min", "std", "var")
 # What a tensor is besides its contents, layout and device.
 _OF_THE_OBJECT = frozenset("__class__ grad grad_fn is_leaf requires_grad retains_grad".split())
 
@@ -185,11 +188,15 @@ def question(function: Any) -> str | None:
 
 def traced_assert(translator: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Trace a call of ``torch._assert`` as the test and the raise it consists of."""
-    return _inlined(translator, _assert_written_out, args, kwargs)
+    return inlined(translator, _assert_written_out, args, kwargs)
 
 
-def _inlined(translator: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return translator.inline_user_function_return(UserFunctionVariable(function), args, kwargs)
+def inlined(
+    translator: Any, function: Any, args: list[Any], kwargs: dict[str, Any] | None = None
+) -> Any:
+    """Trace a call of a function of ours as if the program had called it."""
+    variable = UserFunctionVariable(function)
+    return translator.inline_user_function_return(variable, args, kwargs or {})
 
 
 def _assert_written_out(condition: Any, message: Any) -> None:
@@ -268,7 +275,7 @@ def trace_check(translator: Any, check: Check) -> Any:
     elif check.name == "_check_is_size":
         condition = traced_operator(translator, operator.ge, [condition, constant(0)])
     message = constant(None) if check.message is None else check.message
-    return _inlined(
+    return inlined(
         translator, _check_written_out, [error, condition, message, constant(check.text)], {}
     )
 
