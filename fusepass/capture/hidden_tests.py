@@ -25,6 +25,7 @@ from fusepass.capture.scalars.deferred_items import FROM_ITEM
 from fusepass.capture.scalars.item_hooks import is_only_tested
 from fusepass.capture.scalars.object_identity import answered
 from fusepass.capture.scalars.scalar import kind_of
+from fusepass.capture.scalars.scalar_predicate import is_of_unknown_numbers
 from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
@@ -105,7 +106,7 @@ def _is_unknown(check: Check) -> bool:
     node = number_node(condition)
     return (
         node is not None
-        and FROM_ITEM in node.meta
+        and (FROM_ITEM in node.meta or is_of_unknown_numbers(node))
         and kind_of(node) == _KINDS.get(check.name, "bool")
     )
 
