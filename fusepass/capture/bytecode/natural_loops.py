@@ -117,12 +117,15 @@ def _merge_repeated_tests(
 def _tests_before(
     instructions: Sequence[Any], graph: nx.DiGraph, head: int, members: set[int]
 ) -> set[Any]:
-    """Where in the source the tests stand, of some members, that lead to a head."""
-    tests = (
-        instructions[at].positions
-        for at in graph.predecessors(head)
-        if len(graph[at]) > 1 and at in members
-    )
+    """Where in the source the tests stand, of some members, that lead to a head.
+
+    Python 3.12 and later have no conditional jump backwards: the test skips a jump to the head.
+    """
+    before = list(graph.predecessors(head))
+    for at in before:
+        if "JUMP" in instructions[at].opname and len(graph[at]) == 1:
+            before += [test for test in graph.predecessors(at) if test not in before]
+    tests = (instructions[at].positions for at in before if len(graph[at]) > 1 and at in members)
     return {place for place in tests if place is not None and place.col_offset is not None}
 
 
