@@ -49,10 +49,11 @@ def on_any(
     last = last_node(translator.output.graph)
     frame.collects = True
     try:
-        tests = [_test(translator, item) for item in items()]
-        if not tests:
-            return stack.constant(not is_any)
+        given = [stack.realized(item) for item in items()]
         _check(translator, last)
+        if not given or not all(map(stack.is_plain_tensor, given)):
+            return None
+        tests = [as_bool_scalar(translator, item) for item in given]
     except stack.RESTART_ERRORS:
         raise
     except Exception as error:  # noqa: BLE001  # Dynamo goes on without it
@@ -77,13 +78,6 @@ def joins_before_yield(translator: Any, frame: Frame) -> bool:
     join = region_of(translator.f_code, translator.instructions).join_of(at)
     between = translator.instructions[at:join] if join > at else ()
     return frame.collects and bool(between) and not any("YIELD" in one.opname for one in between)
-
-
-def _test(translator: Any, item: Any) -> Any:
-    item = stack.realized(item)
-    if not stack.is_plain_tensor(item):
-        raise Refusal(Reason.PYTHON_VALUE, "a test gives no tensor")
-    return as_bool_scalar(translator, item)
 
 
 def _check(translator: Any, last: Any) -> None:

@@ -20,23 +20,24 @@ def hook_any(patches: Patches, answer: _Answer) -> None:
     """Let ``answer`` say what such a call gives, or None for what Dynamo makes of it.
 
     It is called with the translator, whether the call is ``any``, the code of the generator, and
-    what makes all its items, as tracked values; after that it must not be None.
+    what makes all its items, as tracked values. Dynamo then goes on with these.
     """
 
     def call_function(theirs: Theirs, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         if self.fn in (builtins.any, builtins.all) and len(args) == 1 and not kwargs:
             given = args[0]
             if isinstance(given, LocalGeneratorObjectVariable):
-                code = given.get_code()
+                made: list[Any] = []
 
                 def items() -> list[Any]:
                     tracked: Any = VariableTracker
-                    listed = tracked.build(tx, list).call_function(tx, [given], {})
-                    return list(listed.items)
+                    made.append(tracked.build(tx, list).call_function(tx, [given], {}))
+                    return list(made[0].items)
 
-                found = answer(tx, self.fn is builtins.any, code, items)
+                found = answer(tx, self.fn is builtins.any, given.get_code(), items)
                 if found is not None:
                     return found
+                args = made or args
         return theirs(self, tx, args, kwargs)
 
     patches.put(variables.PolyfilledFunctionVariable, "call_function", call_function)
