@@ -37,14 +37,16 @@ def number_of_two(taken: Any, other: Any, outputs: Outputs) -> PendingNumber | N
     nodes = [stack.number_node(value) for value in (taken, other)]
     if not any(node is not None and outputs.is_made(node) for node in nodes):
         return None
-    kinds = {_kind(value) for value in (taken, other)}
     frame = outputs.arms.branch.frame
     items = made_of([node for node in nodes if node is not None])
     places = [frame.items[node] for node in items if node in frame.items]
+    if not places:  # seen at once, where the kind of a long chain of numbers is not
+        return None
+    kinds = {_kind(value) for value in (taken, other)}
     sources = [tensor_value(node.all_input_nodes[0]) for node in items]
     tested = tensor_value(outputs.arms.branch.predicate.as_proxy().node)
     devices = {value.device for value in (*sources, tested) if value is not None}
-    if len(kinds) > 1 or None in kinds or not places or len(devices) > 1:
+    if len(kinds) > 1 or None in kinds or len(devices) > 1:
         return None
     kind = str(kinds.pop())
     place = dataclasses.replace(places[0], dtype=DTYPES[kind])
