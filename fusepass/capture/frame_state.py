@@ -127,6 +127,7 @@ class Frame:
         steps_again: those of them that are traced for one of its values only.
         folded: results of known values that are one of two, by predicate and sides: equal ones are
             one object, so that a counter of n rounds takes n values, not two to the power of n.
+        truths: operations on truth values that are recorded, by function and operands.
         tensor_uses, tensor_waits: of two tensors that no select joins, by the branch that left
             them: instructions traced for both, and host round trips that these need.
         collects: whether all items of a generator are being made.
@@ -168,6 +169,7 @@ class Frame:
     steps: int = 0
     steps_again: int = 0
     folded: dict[Any, Any] = field(default_factory=dict)
+    truths: dict[Any, Any] = field(default_factory=dict)
     tensor_uses: Counter[int] = field(default_factory=Counter)
     tensor_waits: Counter[int] = field(default_factory=Counter)
     collects: bool = False

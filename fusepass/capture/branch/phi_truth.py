@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import fx
 
 from fusepass.capture.branch.known_outcomes import outcomes, resolved, tested_now
 from fusepass.capture.branch.nesting import room_for_values
 from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.nodes.predicate import as_bool_scalar, held_predicate
+from fusepass.capture.nodes.select_node import ARM
 from fusepass.capture.refusal import Refusal
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.phi import PhiVariable, is_phi, leaves_of, make_phi
@@ -98,8 +100,25 @@ def logical_choice(translator: Any, tested: Any, taken: Any, other: Any) -> Any:
 
 
 def _call(translator: Any, function: Any, *args: Any) -> Any:
+    """Record an operation on truth values, once: each test of a counter asks much of it again."""
     proxies = tuple(arg.as_proxy() for arg in args)
-    return stack.wrap_call(translator, "call_function", function, proxies, {})
+    frame = frame_of(translator.output)
+    if frame is None or frame.in_message or frame.due is not None or frame.rounds:
+        return stack.wrap_call(translator, "call_function", function, proxies, {})
+    key = torch.is_inference_mode_enabled(), function, *(proxy.node for proxy in proxies)
+    known = frame.truths.get(key)
+    if known is None or not _is_as_it_was(translator, frame, known.as_proxy().node):
+        known = stack.wrap_call(translator, "call_function", function, proxies, {})
+        frame.truths[key] = known
+    return known
+
+
+def _is_as_it_was(translator: Any, frame: Frame, node: fx.Node) -> bool:
+    """Whether what a node gave is still what it would give, and has been made on the way here."""
+    here = not node._erased and node.graph is translator.output.graph
+    if not here or node.meta.get(ARM) not in (None, *frame.arms):
+        return False
+    return not any(map(frame.written.contain, (node, *node.all_input_nodes)))
 
 
 def is_truth(value: Any) -> bool:
