@@ -15,6 +15,7 @@ a 0-d tensor: it is read where its name is loaded, and written where it is store
 from __future__ import annotations
 
 import dis
+import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,7 +100,9 @@ def exits_of(instructions: Sequence[Any], loop: Loop) -> tuple[tuple[Exit, ...],
     numbers: dict[Any, int] = {}
     for start, to in loop.exits:
         exhausted = loop.iterates and start == loop.head
-        popped = 1 if exhausted or not loop.iterates else 0
+        # Up to Python 3.12 the end of a ``for`` takes the iterator off, later a POP_TOP behind it.
+        taken = exhausted and sys.version_info < (3, 13)
+        popped = 1 if taken or not loop.iterates else 0
         place = followed(instructions, to, popped)
         if not loop.iterates:
             place = Exit(place.index, 0)
@@ -113,7 +116,7 @@ def followed(instructions: Sequence[Any], index: int, popped: int) -> Exit:
     while True:
         name = instructions[index].opname
         after, jump, _ = leads[index]
-        if name == "END_FOR" and popped == 1:  # Dynamo pushes what this takes off
+        if name == "END_FOR":  # Dynamo pushes what this takes off
             index = after
         elif name == "POP_TOP" and popped == 0:
             index, popped = after, 1
