@@ -23,7 +23,6 @@ from fusepass.torch_private.dynamo import open_containers as containers
 from fusepass.torch_private.dynamo.open_containers import Contents, updates_between
 from fusepass.torch_private.dynamo.open_writes import UNCHANGED
 from fusepass.torch_private.patches import Patches, Theirs
-from fusepass.torch_private.versions import torch_version
 
 
 @dataclass
@@ -118,9 +117,6 @@ def _merge(
         )
     if containers.is_iterated(translator, container):
         raise Refusal(Reason.SIDE_EFFECT, f"an arm changes {name}, which is iterated over")
-    added = [how for side in (taken, other) if side is not None for how, _ in side.added]
-    if "delete" in added and torch_version() >= (2, 15):  # a number read from it was found wrong
-        raise Refusal(Reason.SIDE_EFFECT, f"an arm removes or moves keys of {name}")
     text = f"one arm changes {name}"
     updates = [
         (how, phi_of(value if arm else UNCHANGED, UNCHANGED if arm else value, text, outputs))

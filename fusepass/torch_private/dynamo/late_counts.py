@@ -18,12 +18,11 @@ import torch
 from torch._dynamo.bytecode_transformation import create_call_function
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.variables import ConstantVariable, LazyVariableTracker
-from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.lazy import LazyCache, LazyConstantVariable
 
 from fusepass.torch_private.dynamo.phi import dispatch_tables
 from fusepass.torch_private.dynamo.side_effects import is_namespace, is_plain_object
-from fusepass.torch_private.dynamo.stack import constant_of, current_translator
+from fusepass.torch_private.dynamo.stack import constant_of, current_translator, traced_operator
 from fusepass.torch_private.patches import Patches, Theirs
 
 _FUNCTIONS = {
@@ -45,10 +44,10 @@ class _ResultCache(LazyCache):
         self.vt: Any = None
 
     def realize(self) -> None:
-        translator = current_translator()
-        computing = VariableTracker.build(translator, self.function)
         operands = [operand.realize() for operand in self.operands]
-        self.vt = computing.call_function(translator, operands, {})
+        # No call of the function: torch 2.15 would trace into its Python form, and does not do so
+        # while it writes the code behind the graph.
+        self.vt = traced_operator(current_translator(), self.function, operands)
 
 
 class LateResultVariable(LazyVariableTracker):
@@ -73,6 +72,12 @@ class LateResultVariable(LazyVariableTracker):
     def is_python_constant(self) -> bool:
         """Whether code has looked at it, and it is a constant of the graph for that."""
         return self.is_realized() and bool(self.realize().is_python_constant())
+
+    def as_python_constant(self) -> Any:
+        """The value, if it is a constant; what asks whether a tuple is one does not look at it."""
+        if not self.is_realized():
+            raise NotImplementedError("a number that is computed behind the graph is no constant")
+        return self.realize().as_python_constant()
 
     def reconstruct(self, codegen: Any) -> None:
         """Write the code that computes it."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..support.inputs import InputSets, cases
-from ..support.program import WHERE, Family, keep
+from ..support.program import WHERE, Family
 
 FAMILY = Family("attributes")
 
@@ -156,57 +156,50 @@ for name, arms in BOUND.items():
     )
 
 
-# Arms that bind different attributes, or values that no `select` can choose between. Last, the reason
-# if the branch is kept; None if it is captured.
-UNEQUAL: dict[str, tuple[Arm, Arm, str | None]] = {
-    "attribute_in_one_arm": (bind("plain", lambda m, x: x[0] + 1), nothing, None),
-    "attribute_in_the_else_arm": (nothing, bind("plain", lambda m, x: x[0] + 1), None),
-    "buffer_in_one_arm": (bind("saved", lambda m, x: x[0] + 1), nothing, None),
-    "registered_in_one_arm": (registered("saved", 2.0), nothing, None),
+# Arms that bind different attributes, or values that no `select` can choose between.
+UNEQUAL: dict[str, tuple[Arm, Arm]] = {
+    "attribute_in_one_arm": (bind("plain", lambda m, x: x[0] + 1), nothing),
+    "attribute_in_the_else_arm": (nothing, bind("plain", lambda m, x: x[0] + 1)),
+    "buffer_in_one_arm": (bind("saved", lambda m, x: x[0] + 1), nothing),
+    "registered_in_one_arm": (registered("saved", 2.0), nothing),
     "one_of_two": (
         both(bind("plain", lambda m, x: x[0] * 2), bind("other", lambda m, x: x[1] * 2)),
         bind("plain", lambda m, x: x[0] * 3),
-        None,
     ),
     "each_another": (
         bind("plain", lambda m, x: x[0] * 2),
         bind("other", lambda m, x: x[0] * 2),
-        None,
     ),
-    "number": (bind("count", lambda m, x: 1), bind("count", lambda m, x: 2), None),
+    "number": (bind("count", lambda m, x: 1), bind("count", lambda m, x: 2)),
     "number_counted": (
         bind("count", lambda m, x: m.count + 1),
         bind("count", lambda m, x: m.count - 1),
-        None,
     ),
     "none_or_tensor": (
         bind("maybe", lambda m, x: x[0] * 2),
         bind("maybe", lambda m, x: None),
-        None,
     ),
     "other_shape": (
         bind("plain", lambda m, x: x[0] * 2),
         bind("plain", lambda m, x: x[:1] * 2),
-        None,
     ),
     "other_dtype": (
         bind("plain", lambda m, x: x[0] * 2),
         bind("plain", lambda m, x: x[0].double()),
-        None,
     ),
-    "new_buffer": (registered("fresh", 2.0), nothing, "side_effect"),
-    "saved_or_not": (unsaved(2.0), registered("unsaved", 3.0), None),
+    "new_buffer": (registered("fresh", 2.0), nothing),
+    "saved_or_not": (unsaved(2.0), registered("unsaved", 3.0)),
     "view_of_the_input": (
         bind("plain", lambda m, x: x[0]),
         bind("plain", lambda m, x: x[0] * 2),
-        None,
     ),
-    "deleted": (lambda m, x: delattr(m, "other"), nothing, None),
+    "deleted": (lambda m, x: delattr(m, "other"), nothing),
 }
 
 
-# Dynamo guards what the arms of these read: a number, and the set of buffers that are not saved.
-GUARDED = {"number_counted", "saved_or_not"}
+# Dynamo guards what the arms of these read: a number, whether an attribute exists, and the set of
+# buffers that are not saved.
+GUARDED = {"new_buffer", "number_counted", "saved_or_not"}
 
 
 def unequal_state(module: State) -> Any:
@@ -215,12 +208,12 @@ def unequal_state(module: State) -> Any:
     return found, list(module.state_dict())
 
 
-for name, (taken, other, code) in UNEQUAL.items():
+for name, arms in UNEQUAL.items():
     FAMILY.add(
         f"unequal_{name}",
-        lambda arms=(taken, other): binding_unequal(arms),
+        lambda arms=arms: binding_unequal(arms),
         TURNS,
-        WHERE if code is None else keep(code),
+        WHERE,
         state=unequal_state,
         recompiles=name in GUARDED,
     )

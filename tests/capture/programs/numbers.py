@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..support.inputs import B, InputSets, cases, signs
-from ..support.program import WHERE, Family, Verdict, cond, keep
+from ..support.program import WHERE, Family, cond, keep
 
 FAMILY = Family("numbers")
 ONE = signs((B, 4))
@@ -86,16 +86,13 @@ for dtype in (torch.float16, torch.bfloat16, torch.float64):
         WHERE,
         grad=True,
     )
-for name, pair, verdict in (
-    ("integers", "integers", WHERE),
-    ("integer_or_float", "integer_or_float", keep("dtype_mismatch") | VALUE),
-):
-    # Integers times a float are floats: the two outcomes have different dtypes.
+for pair in ("integers", "integer_or_float"):
+    # Integers times a float are floats: the two outcomes may have different dtypes.
     FAMILY.add(
-        f"integer_tensor_with_{name}",
+        f"integer_tensor_with_{pair}",
         lambda pair=pair: using(pair, "times"),
         signs((3, 4), dtype=torch.int64),
-        verdict,
+        WHERE,
     )
 
 
@@ -254,13 +251,6 @@ SEEN: dict[str, Callable[[Tensor, Any], Any]] = {
     "power": lambda x, s: x**s,
     "tensor_of_it": lambda x, s: x + torch.tensor(s),
 }
-# What they ask is answered for each of the two numbers.
-ASKED = {
-    *("range", "returned", "returned_sum", "string", "list_item"),
-    *("index", "test", "dictionary_key"),
-}
-# Arithmetic after all, with a result of one dtype.
-ARITHMETIC = {"power", "tensor_made", "integer_of_it", "shift", "in_place", "tensor_of_it"}
 
 
 def seeing(name: str) -> Callable[[Tensor], Any]:
@@ -273,19 +263,9 @@ def seeing(name: str) -> Callable[[Tensor], Any]:
     return program
 
 
-def seen_verdict(name: str) -> Verdict:
-    if name == "random":
-        return cond("random_op")
-    return WHERE if name in ASKED | ARITHMETIC else VALUE
-
-
 for name in SEEN:
-    FAMILY.add(
-        f"seen_{name}",
-        lambda name=name: seeing(name),
-        ONE,
-        seen_verdict(name),
-    )
+    verdict = cond("random_op") if name == "random" else WHERE
+    FAMILY.add(f"seen_{name}", lambda name=name: seeing(name), ONE, verdict)
 
 
 # Near misses: what the arms leave is no number, or not two of them.
@@ -309,5 +289,4 @@ def leaving(name: str) -> Callable[[Tensor], Tensor]:
 
 
 for name in LEFT:
-    verdict = VALUE if name == "complex" else WHERE
-    FAMILY.add(f"left_{name}", lambda name=name: leaving(name), ONE, verdict)
+    FAMILY.add(f"left_{name}", lambda name=name: leaving(name), ONE, WHERE)

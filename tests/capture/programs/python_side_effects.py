@@ -8,11 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..support.inputs import B, signs
-from ..support.program import WHERE, Family, keep
+from ..support.program import WHERE, Family
 
 FAMILY = Family("python_side_effects")
 ONE = signs((B, 4))
-WRITES = keep("side_effect")
 
 
 @FAMILY.program(ONE, WHERE, grad=True)
@@ -99,7 +98,7 @@ def read_and_reset(run: object) -> tuple[str, list[str]]:
     return found
 
 
-@FAMILY.program(ONE, WRITES, state=read_and_reset)
+@FAMILY.program(ONE, WHERE, state=read_and_reset)
 def global_written(x: Tensor) -> Tensor:
     global MODE  # writing a global is the program
     if x.sum() > 0:

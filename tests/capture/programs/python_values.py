@@ -15,7 +15,6 @@ from ..support.program import FREE, WHERE, Family, keep
 FAMILY = Family("python_values")
 ONE = signs((B, 4))
 TWO = signs((B, 4), (B, 4), flips=2)
-VALUE = keep("python_value")
 UNBOUND = keep("unbound")
 
 
@@ -63,7 +62,7 @@ def scale_used_later(x: Tensor) -> Tensor:
     return x * scale
 
 
-@FAMILY.program(ONE, VALUE)
+@FAMILY.program(ONE, WHERE)
 def dimension_used_later(x: Tensor) -> Tensor:
     dim = 0 if x.sum() > 0 else 1
     return x.sum(dim)
@@ -120,7 +119,7 @@ def counter(x: Tensor) -> tuple[Tensor, int]:
     return x, steps
 
 
-@FAMILY.program(ONE, VALUE)
+@FAMILY.program(ONE, WHERE)
 def shape_left(x: Tensor) -> Tensor:
     if x.sum() > 0:
         shape = x.shape

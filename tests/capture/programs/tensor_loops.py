@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..support.inputs import rows
-from ..support.program import FREE, IN_GRAPH, WHERE, Family, InputSets, keep
+from ..support.program import FREE, IN_GRAPH, WHERE, Family, InputSets, cond, keep
 
 FAMILY = Family("tensor_loops")
 
@@ -157,7 +157,7 @@ def greedy_decoding(w: Tensor, table: Tensor) -> tuple[Tensor, int]:
     return out, t
 
 
-@FAMILY.program(drawn((6, 6), (9, 6)), keep("shape_mismatch"))
+@FAMILY.program(drawn((6, 6), (9, 6)), cond("partial_op") | WHERE)
 def greedy_decoding_with_cat(w: Tensor, table: Tensor) -> Tensor:
     state = torch.zeros(1, 6)
     tokens = torch.tensor([3])

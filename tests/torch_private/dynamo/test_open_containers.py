@@ -102,5 +102,5 @@ def test_changed_in_an_arm(change: Change, build: Callable[[], Any]) -> None:
         return call, lambda: held
 
     kept = kept_in_step(make)
-    if torch_version() < (2, 15):  # there some of them are kept
+    if build is not Counter or torch_version() < (2, 15):  # Dynamo tracks it as any object there
         assert kept.reasons == []
