@@ -62,6 +62,7 @@ from fusepass.report.decision import Reason, in_short
 from fusepass.torch_private.dynamo import (
     any_calls,
     calls,
+    class_attributes,
     deques,
     dict_order,
     eager_frames,
@@ -183,6 +184,7 @@ def _put_capture_hooks(patches: Patches) -> None:
     deques.hook_deques(patches, is_ours)
     dict_order.hook_order(patches, is_ours)
     globals_written.hook_globals(patches, is_ours)
+    class_attributes.hook_class_attributes(patches, is_ours)
     open_writes.hook_writes(patches, is_ours, changed_state.on_read)
     open_containers.hook_containers(patches, is_ours, changed_state.on_asked)
     error_hooks.hook_recorded(patches, _on_recorded)

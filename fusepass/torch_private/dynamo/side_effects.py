@@ -21,7 +21,6 @@ from fusepass.torch_private.dynamo.stack import (
     realized,
 )
 from fusepass.torch_private.patches import IsOurs, Patches, Theirs
-from fusepass.torch_private.versions import torch_version
 
 _WRITTEN = "fusepass_written"  # attribute of an error: what may not be written
 _KINDS = {
@@ -100,14 +99,9 @@ def is_plain_object(item: Any) -> bool:
 
 
 def is_namespace(item: Any) -> bool:
-    """Whether it is a class, a Python module, or stands for one global variable.
-
-    No class before torch 2.13, where no guard asks for the attributes of classes.
-    """
-    name = type(item).__name__
-    if name == "UserDefinedClassVariable":
-        return torch_version() >= (2, 13)
-    return name in ("NewGlobalVariable", "PythonModuleVariable")
+    """Whether it is a class, a Python module, or stands for one global variable."""
+    kinds = ("NewGlobalVariable", "PythonModuleVariable", "UserDefinedClassVariable")
+    return type(item).__name__ in kinds
 
 
 def buffer_container(item: Any) -> str | None:
