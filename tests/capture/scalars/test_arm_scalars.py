@@ -124,6 +124,7 @@ SEEN: dict[str, Callable[[Tensor, Any], Any]] = {
     "returned": lambda x, s: (x * 2, s),
     "a dimension": lambda x, s: torch.stack([x, x, x, x]).sum(s - 2),
     "in place": lambda x, s: (x * 1).mul_(s),
+    "a size": lambda x, s: x.new_zeros(s) + 1,
     "a reduction": lambda x, s: x.norm(s),
     "a test": lambda x, s: x * 2 if s > 2 else x + 1,
 }
@@ -138,23 +139,13 @@ def test_where_more_than_tensor_arithmetic_uses_it_either_number_is_used(name: s
     side_by_side(program, *TURNS).only("where", "pure_total")
 
 
-def test_kept_where_it_is_a_size() -> None:
-    def program(x: Tensor) -> Tensor:
-        s = 2 if x.sum() > 0 else 3
-        return x.new_zeros(s)
-
-    outcome = side_by_side(program, *TURNS)
-    assert {t for t, _ in outcome.treatments} == {"keep"}
-    assert "the arms leave shapes (2,) and (3,)" in " ".join(outcome.reasons)
-
-
-def test_kept_where_the_results_would_differ_in_dtype() -> None:
+def test_either_result_is_used_where_they_differ_in_dtype() -> None:
     def program(x: Tensor) -> Tensor:
         s = 2 if x.sum() > 0 else 0.5
         return x * s
 
-    outcome = side_by_side(program, *signed(3, -1, 2, dtype=torch.int64))
-    assert {t for t, _ in outcome.treatments} == {"keep"}
+    calls = signed(3, -1, 2, dtype=torch.int64)
+    side_by_side(program, *calls).only("where", "pure_total")
 
 
 def test_kept_where_a_number_divides_whole_numbers_by_nothing() -> None:
