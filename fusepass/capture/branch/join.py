@@ -12,14 +12,12 @@ from typing import Any
 from torch import fx
 
 from fusepass.capture.branch import legality
-from fusepass.capture.branch.arm_numbers import read_exported
 from fusepass.capture.branch.attribute_writes import merge_attributes
 from fusepass.capture.branch.container_writes import merge_contents
 from fusepass.capture.branch.merge import merge, merge_locals
 from fusepass.capture.branch.outputs import Outputs, Results, settle
 from fusepass.capture.branch.snapshot import BLOCKS, Arm, OpenBranch, restore_iterators
 from fusepass.capture.branch.stand_ins import ArmRecorder
-from fusepass.capture.branch.unread_numbers import read_number
 from fusepass.capture.bytecode.control_flow import EXIT, live_names
 from fusepass.capture.bytecode.number_uses import is_in_loop, needed_by_python
 from fusepass.capture.frame_state import BranchSite
@@ -40,6 +38,7 @@ from fusepass.capture.nodes.select_node import (
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.restarts import NUMBERS, restart_with_phis, why_kept
 from fusepass.capture.scalars.arm_scalars import record_choice
+from fusepass.capture.scalars.number_tensors import read_number
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.dataflow.reached import reached
@@ -101,8 +100,7 @@ def join_arms(branch: OpenBranch, arms: dict[bool, Arm]) -> BranchSite:
     numbers = [record_choice(translator, branch.predicate, pair, facts) for pair in outputs.numbers]
     phi = functools.partial(_phi, branch, held)
     number = functools.partial(read_number, translator, branch.frame)
-    read_back = functools.partial(read_exported, translator, branch.frame)
-    results = Results(tensors, numbers, effects, phi, number, read_back)
+    results = Results(tensors, numbers, effects, phi, number)
     finish(results)
     for item, name, value in bound:
         bind_attribute(effects, item, name, settle(value, results))

@@ -15,11 +15,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from fusepass.capture.branch.arm_numbers import number_of_two
 from fusepass.capture.branch.known_outcomes import resolved
 from fusepass.capture.branch.one_sided import phi_of, truth_of_two
 from fusepass.capture.branch.outputs import Outputs, PendingContainer, PendingPhi
 from fusepass.capture.branch.tensor_pairs import difference
-from fusepass.capture.branch.unread_numbers import number_of_two
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.arm_scalars import is_choice
 from fusepass.graph.ops.op_names import tensor_value

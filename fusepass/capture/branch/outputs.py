@@ -29,34 +29,19 @@ class Pending:
 
 @dataclass(frozen=True)
 class PendingNumber:
-    """Stands for a number that is read from a result.
-
-    Attributes:
-        tensor: the result, pending.
-        place: where the program reads the number.
-        range: what an integer can be.
-    """
-
-    tensor: Pending
-    place: Any
-    range: Any
-
-
-@dataclass(frozen=True)
-class PendingRead:
-    """A number that an arm made, to be read from a tensor that comes out of the arm.
+    """A number that arms made, to be read from a tensor that comes out of them.
 
     Attributes:
         tensor: pending.
-        known: what the number can be.
-        kind: ``bool``, ``int`` or ``float``.
         place: where the program reads it, or the first number that it is computed from.
+        kind: ``bool``, ``int`` or ``float``.
+        known: what an integer can be, else None.
     """
 
     tensor: Pending
-    known: Range
-    kind: str
     place: Place
+    kind: str
+    known: Range | None
 
 
 @dataclass(frozen=True)
@@ -168,8 +153,7 @@ class Results:
         numbers: the numbers that differ, in order.
         effects: Dynamo's pending side effects.
         phi: makes a value that is one of two, of a predicate or None, these and what to say of it.
-        number: reads a number from a result.
-        read: reads a number from a tensor.
+        number: reads a number from a tensor, with the facts of the pending one.
         made: containers rebuilt so far: one pending container gives one object.
     """
 
@@ -177,8 +161,7 @@ class Results:
     numbers: list[Any]
     effects: Any
     phi: Callable[..., Any]
-    number: Callable[[Any, PendingNumber], Any]
-    read: Callable[[Any, PendingRead], Any]
+    number: Callable[..., Any]
     made: dict[int, Any] = field(default_factory=dict)
 
 
@@ -186,14 +169,13 @@ def settle(value: Any, results: Results) -> Any:
     """Replace what merging left pending by what now exists."""
     if isinstance(value, Pending):
         return getattr(results, value.of)[value.position]
-    if not isinstance(value, (PendingContainer, PendingNumber, PendingPhi, PendingRead)):
+    if not isinstance(value, (PendingContainer, PendingNumber, PendingPhi)):
         return value
     made = results.made
     if id(value) not in made:
         if isinstance(value, PendingNumber):
-            made[id(value)] = results.number(settle(value.tensor, results), value)
-        elif isinstance(value, PendingRead):
-            made[id(value)] = results.read(settle(value.tensor, results), value)
+            tensor = settle(value.tensor, results)
+            made[id(value)] = results.number(tensor, value.place, value.kind, value.known)
         elif isinstance(value, PendingPhi):
             parts = (settle(one, results) for one in (value.predicate, value.taken, value.other))
             made[id(value)] = results.phi(*parts, value.told)

@@ -13,11 +13,10 @@ import torch
 
 from fusepass.capture.branch.known_outcomes import tested_now
 from fusepass.capture.frame_state import Frame
-from fusepass.capture.loop.carried import Numbers, number_kind
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.deferred_items import made_of
-from fusepass.capture.scalars.item_hooks import unread_number
-from fusepass.capture.scalars.scalar import DTYPES, KNOWN_RANGE, Range
+from fusepass.capture.scalars.number_tensors import NumberTensors, number_kind, read_number
+from fusepass.capture.scalars.scalar import DTYPES, Range
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.phi import is_phi, leaves_of
@@ -56,19 +55,17 @@ def _made(translator: Any, frame: Frame, phi: Any) -> Any:
     (kind,) = kinds
     device = tensor_value(read[0].args[0]).device  # type: ignore[union-attr]
     try:
-        made, known = _Selected(translator, frame, Numbers(frame, device), str(kind)).of(phi)
+        made, known = _Selected(translator, frame, NumberTensors(device), str(kind)).of(phi)
     except Refusal:
         return None
-    number = unread_number(translator, frame, made.as_proxy(), frame.items[read[0]], kind)
-    if kind == "int":
-        number.as_proxy().node.args[0].meta[KNOWN_RANGE] = known
-    return number
+    limits = known if kind == "int" else None
+    return read_number(translator, frame, made, frame.items[read[0]], kind, limits)
 
 
 class _Selected:
     """The tensor that a value is, selected by the predicates."""
 
-    def __init__(self, translator: Any, frame: Frame, numbers: Numbers, kind: str) -> None:
+    def __init__(self, translator: Any, frame: Frame, numbers: NumberTensors, kind: str) -> None:
         self.translator, self.frame, self.numbers, self.kind = translator, frame, numbers, kind
         self.made: dict[int, tuple[Any, Range]] = {}
 

@@ -17,9 +17,9 @@ from torch import fx
 from fusepass.capture.branch.known_outcomes import TRUTH, outcomes, tested_now
 from fusepass.capture.branch.phi_truth import logical_choice
 from fusepass.capture.branch.snapshot import OpenBranch, last_node, recorded_since
-from fusepass.capture.loop.carried import Numbers
 from fusepass.capture.nodes.select_node import ARM
 from fusepass.capture.refusal import Refusal
+from fusepass.capture.scalars.number_tensors import NumberTensors
 from fusepass.capture.scalars.scalar import Range
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
@@ -64,14 +64,14 @@ class ArmRecorder:
             made.node.meta[TRUTH] = False
         return made
 
-    def number(self, value: Any, arm: bool, numbers: Numbers) -> tuple[Any, Range] | None:
+    def number(self, value: Any, arm: bool, device: torch.device) -> tuple[Any, Range] | None:
         """A number that an arm leaves, as a tracked tensor, and its range; None if it has none.
 
         Raises:
             Refusal: no tensor holds it exactly.
         """
         with self.inside(arm):
-            return numbers.tensor_of(self.branch.translator, value, None)  # type: ignore[no-any-return]
+            return NumberTensors(device).tensor_of(self.branch.translator, value, None)  # type: ignore[no-any-return]
 
     def leave(self, nodes: Iterable[fx.Node]) -> None:
         """Have nodes stand where the branch stands, because they depend on no arm."""

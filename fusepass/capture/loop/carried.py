@@ -16,16 +16,13 @@ import torch
 from fusepass.capture.frame_state import Frame
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.restarts import is_kept, why_kept
-from fusepass.capture.scalars.item_hooks import is_only_tested, unread_number
-from fusepass.capture.scalars.scalar import DTYPES, KNOWN_RANGE, Range, exactly, kind_of, of_size
-from fusepass.capture.scalars.scalar_predicate import is_of_unknown_numbers, number_as_tensor
+from fusepass.capture.scalars.item_hooks import is_only_tested
+from fusepass.capture.scalars.number_tensors import NumberTensors, number_kind, read_number
+from fusepass.capture.scalars.scalar import Range
 from fusepass.capture.source_position import here
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.fx.tensor_kinds import why_not_plain
-
-_NAMES = {bool: "bool", int: "int", float: "float"}
-
 
 LOADED = "fusepass_loaded"  # meta key of a number that is read because a loop carries it
 _MOST = 2**52  # more rounds than any loop makes
@@ -33,19 +30,17 @@ _DRIFT = 2**20  # the most that an integer may change by in one round: then it n
 
 
 @dataclass
-class Numbers:
-    """Puts numbers into tensors of one device, and reads them.
+class Numbers(NumberTensors):
+    """Puts the numbers of names into tensors, and reads them.
 
     Attributes:
         frame: of capture.
-        device: where the tensors are.
         ranges: what the number of a name can be when a round begins.
         smaller: names of integers that may become smaller than they began.
         others: names of numbers that a round binds to another kind of value.
     """
 
     frame: Frame
-    device: torch.device
     ranges: dict[str, Range] = field(default_factory=dict)
     others: set[str] = field(default_factory=set)
     smaller: set[str] = field(default_factory=set)
@@ -96,11 +91,9 @@ class Numbers:
             raise Refusal(
                 code, f"the number {told or repr(name)} changes from round to round: {text}"
             )
-        number = unread_number(translator, self.frame, tensor.as_proxy(), place)
+        known = self.ranges.get(name)
+        number = read_number(translator, self.frame, tensor, place, None, known)
         stack.number_node(number).meta[LOADED] = True  # type: ignore[union-attr]
-        if name in self.ranges:
-            source: Any = stack.number_node(number).args[0]  # type: ignore[union-attr]
-            source.meta[KNOWN_RANGE] = self.ranges[name]
         return number
 
     def storer(self, name: str, kind: str) -> Callable[..., Any]:
@@ -124,45 +117,6 @@ class Numbers:
             return made
 
         return store
-
-    def tensor_of(self, translator: Any, value: Any, kind: str | None) -> Any:
-        """A tracked number as a tensor, and its range; None if it is none, or not of that kind."""
-        value = stack.realized(value)
-        constant, known = stack.constant_of(value)
-        if constant:
-            its = _NAMES.get(type(known))
-            if its is None or kind not in (its, None):
-                return None
-            return self.full(translator, known), exactly(known)
-        node = stack.number_node(value)
-        if node is None or (kind is not None and kind_of(node) != kind):
-            return None
-        if not is_of_unknown_numbers(node):  # a size, or an integer that the program is given
-            if kind_of(node) != "int":
-                return None
-            given = {"dtype": torch.int64, "device": self.device}
-            args = ((), value.as_proxy())
-            made = stack.wrap_call(translator, "call_function", torch.full, args, given)
-            return made, of_size(node.meta["example_value"])
-        return number_as_tensor(translator, node, self.device)
-
-    def full(self, translator: Any, value: Any) -> Any:
-        """A tracked 0-d tensor of a known number."""
-        if type(value) is int and not -(2**63) <= value < 2**63:
-            raise Refusal(Reason.OVERFLOW, "an integer does not fit 64 bits")
-        given = {"dtype": DTYPES[_NAMES[type(value)]], "device": self.device}
-        return stack.wrap_call(translator, "call_function", torch.full, ((), value), given)
-
-
-def number_kind(value: Any) -> str | None:
-    """``bool``, ``int`` or ``float`` for a tracked number that can be carried; else None."""
-    constant, known = stack.constant_of(value)
-    if constant:
-        return _NAMES.get(type(known))
-    node = stack.number_node(value)
-    if node is None or not (is_of_unknown_numbers(node) or kind_of(node) == "int"):
-        return None
-    return kind_of(node)
 
 
 def check_tensor(value: Any, name: str) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fusepass.capture.loop.carried import number_kind
 from fusepass.capture.loop.late_values import same_constant
 from fusepass.capture.refusal import Refusal
+from fusepass.capture.scalars.number_tensors import number_kind
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.helpers_in_code import tracked_tuple, tuple_items

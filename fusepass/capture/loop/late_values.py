@@ -20,10 +20,11 @@ import torch
 
 from fusepass.capture.branch.known_outcomes import tested_now
 from fusepass.capture.frame_state import Frame, Place
-from fusepass.capture.loop.carried import Numbers, number_kind
+from fusepass.capture.loop.carried import Numbers
 from fusepass.capture.nodes.predicate import held_predicate
 from fusepass.capture.nodes.select_node import BRANCH, WRITTEN, Branch, select
 from fusepass.capture.refusal import Refusal
+from fusepass.capture.scalars.number_tensors import number_kind
 from fusepass.capture.scalars.scalar import DTYPES
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack

@@ -19,7 +19,7 @@ from fusepass.capture.bytecode.control_flow import live_names
 from fusepass.capture.bytecode.instructions import names_of
 from fusepass.capture.bytecode.natural_loops import Loop
 from fusepass.capture.frame_state import Frame, Place
-from fusepass.capture.loop.carried import Numbers, check_tensor, number_kind
+from fusepass.capture.loop.carried import Numbers, check_tensor
 from fusepass.capture.loop.carried_tuples import (
     is_carried_tuple,
     left_items,
@@ -36,6 +36,7 @@ from fusepass.capture.loop.round_code import (
 )
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.restarts import restart_leaving
+from fusepass.capture.scalars.number_tensors import number_kind
 from fusepass.capture.scalars.scalar import Range
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
@@ -164,7 +165,7 @@ def trace_round(translator: Any, frame: Frame, start: Start) -> Traced:
 class _Tracer:
     def __init__(self, translator: Any, frame: Frame, start: Start, late: Late) -> None:
         self.translator, self.frame, self.start = translator, frame, start
-        self.numbers = Numbers(frame, start.device)
+        self.numbers = Numbers(start.device, frame)
         self.names = _names(translator, start)
         self.kinds = _number_kinds(self.names)
         self.kinds = {name: kind for name, kind in self.kinds.items() if name not in late.specs}

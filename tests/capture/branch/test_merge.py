@@ -53,7 +53,7 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
 def joined(taken: Any, other: Any) -> Any:
     pending = merge_containers(taken, other, "it", Outputs())
     effects: dict[Any, Any] = {}
-    return settle(pending, Results([], [], effects, phi=PhiVariable, number=max, read=max)), effects
+    return settle(pending, Results([], [], effects, phi=PhiVariable, number=max)), effects
 
 
 def test_items_by_position_and_key() -> None:
