@@ -133,7 +133,7 @@ _FACTORY = """
 arange as_tensor empty empty_like eye full full_like linspace new_empty new_full new_ones
 new_tensor new_zeros ones ones_like scalar_tensor tensor zeros zeros_like
 """.split()
-_OF_NUMBERS = "not_ sym_float sym_max sym_min sym_not".split()
+_OF_NUMBERS = "not_ sym_float sym_max sym_min sym_not".split()  # and not of tensors
 
 _EXTREMA = "amax amin aminmax argmax argmin interpolate max median min nanmedian".split()
 
@@ -382,6 +382,13 @@ def _tensor_split(node: fx.Node) -> str | None:
     )
 
 
+def _of_numbers(node: fx.Node) -> str | None:
+    """Python's ``not``, ``float``, ``max``, ``min`` of numbers, which ask what a tensor holds."""
+    if all(tensor_value(given) is None for given in node.all_input_nodes):
+        return None
+    return "Python's not, float, max or min of a tensor of several elements raises"
+
+
 def _factory(node: fx.Node) -> str | None:
     reads = [arg for arg in node.all_input_nodes if tensor_value(arg) is not None]
     name = op_name(node)
@@ -420,6 +427,7 @@ _CONDITIONAL: dict[str, Callable[[fx.Node], str | None]] = {
     "dropout": _dropout,
     **dict.fromkeys(("fill", "fill_", "masked_fill", "masked_fill_"), _fill),
     "tensor_split": _tensor_split,
+    **dict.fromkeys(_OF_NUMBERS, _of_numbers),
     **ARGUMENT_CHECKS,
     **INDEX_CHECKS,
     **dict.fromkeys(_FACTORY, _factory),

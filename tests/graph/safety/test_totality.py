@@ -75,6 +75,11 @@ PARTIAL = [
     call(torch.div, I, I, rounding_mode="floor"),
     call(torch.pow, I, -1),
     call(torch.where, X),
+    call(operator.not_, X),
+    call(torch.sym_not, X),
+    call(torch.sym_float, X),
+    call(torch.sym_max, X, 2),
+    call(torch.sym_min, 2.5, X),
     call(torch.nonzero, X),
     call(torch.masked_select, X, X > 0),
     call("item", X),
@@ -103,6 +108,11 @@ ALWAYS_FINE = [
     call(torch.nn.functional.layer_norm, X, (4,)),
     call("clamp", X, -1, 1),
     call(torch.cdist, X, X),
+    call(operator.not_, 2),
+    call(torch.sym_not, True),
+    call(torch.sym_float, 3),
+    call(torch.sym_max, 2.5, 3),
+    call(torch.sym_min, float("nan"), 3),
 ]
 
 
