@@ -111,6 +111,74 @@ def test_numbers_that_arms_leave(kind: type, losses: tuple[float, ...]) -> None:
     kept_in_step(of_class(kind), losses).whole(2)
 
 
+class FromACond(Best):
+    """The arm may fail, so only the arm that is taken runs."""
+
+    def __call__(self, loss: Tensor) -> Tensor:
+        if loss > 0.6:
+            self.best = torch.linalg.cholesky(torch.eye(3) * loss).sum().item()
+        return loss * 2
+
+
+class FromACondUsed(Best):
+    def __call__(self, loss: Tensor) -> Tensor:
+        scale = 1.0
+        if loss > 0.6:
+            scale = torch.linalg.inv(torch.eye(3) * loss).sum().item()
+        return loss * scale
+
+
+class FromACondInside(Best):
+    def __init__(self) -> None:
+        self.best, self.count = 0.5, 0
+
+    def __call__(self, loss: Tensor) -> Tensor:
+        if loss > 0.6:
+            if loss > 0.9:
+                self.best = torch.linalg.inv(torch.eye(3) * loss).sum().item()
+            self.count += 1
+        return loss * 2
+
+
+class Drawn(Best):
+    def __call__(self, loss: Tensor) -> Tensor:
+        if loss > 0.6:
+            self.best = float((torch.rand(3) * loss).sum())
+        return loss + torch.rand(())
+
+
+class Converted(Best):
+    """``float()`` and ``bool()`` of tensors of other dtypes."""
+
+    def __init__(self) -> None:
+        self.half, self.third, self.ok = 0.0, 0.0, False
+
+    def __call__(self, loss: Tensor) -> Tensor:
+        if loss > 0.6:
+            self.half = float(loss.half())
+            self.third = float((loss * 10).long()) / 3
+            self.ok = bool(loss > 0.85)
+        return loss * self.half
+
+
+@pytest.mark.parametrize("kind", [FromACond, FromACondUsed, FromACondInside, Drawn, Converted])
+@pytest.mark.parametrize("losses", [LOSSES, LOSSES[::-1]])
+def test_numbers_of_conds_and_of_conversions(kind: type, losses: tuple[float, ...]) -> None:
+    kept_in_step(of_class(kind), losses).whole(2)
+
+
+class Whole(Best):
+    def __call__(self, loss: Tensor) -> Tensor:
+        if loss > 0.6:
+            self.best = int(loss * 10)
+        return loss * 2
+
+
+def test_an_integer_of_a_float_that_may_be_infinite_is_kept() -> None:
+    kept = kept_in_step(of_class(Whole))
+    assert any("an integer made of NaN or infinity raises" in reason for reason in kept.reasons)
+
+
 class Fails(Best):
     def __call__(self, loss: Tensor) -> Tensor:
         if torch.isnan(loss):
