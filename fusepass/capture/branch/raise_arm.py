@@ -140,7 +140,7 @@ def check_site(translator: Any, frame: Frame) -> None:
         raise Refusal(Reason.RAISES, "an arm only raises, in the body of a higher-order operator")
     if raising.is_handling_exception(translator):
         raise Refusal(Reason.RAISES, "an arm only raises, while another exception is handled")
-    pending = raising.pending_changes(translator)
+    pending = raising.pending_changes(translator, but_set_back=True)
     if pending is not None:
         text = (
             f"an arm only raises, and what eager does before it would come after it here: {pending}"

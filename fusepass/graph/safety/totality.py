@@ -107,8 +107,8 @@ H T _get_data_attr _log_api_usage_once alias
 as_strided broadcast_tensors broadcast_to cat chunk clone contiguous detach diag
 diag_embed diagonal dim dstack expand expand_as flatten flip fliplr flipud getattr hstack
 is_floating_point mT movedim narrow ndimension numel pad permute repeat reshape reshape_as roll
-rot90 select size split split_with_sizes squeeze stack stride t tensor_split tile transpose tril
-triu unbind unflatten unsqueeze view view_as view_dtype vstack
+rot90 select size split split_with_sizes squeeze stack stride sym_sum t tensor_split tile transpose
+tril triu unbind unflatten unsqueeze view view_as view_dtype vstack
 """.split()
 _CAST = (
     "to type type_as float half bfloat16 double int long short char byte bool requires_grad".split()

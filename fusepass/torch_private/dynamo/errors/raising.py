@@ -19,6 +19,7 @@ from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 
 from fusepass.torch_private.dynamo.errors.wording import plain
 from fusepass.torch_private.dynamo.stack import is_unused, node_of, unused_object
+from fusepass.torch_private.dynamo.unchanged_attributes import is_set_back
 from fusepass.torch_private.fx.graphs import real_input
 
 _HARMLESS_CONTEXTS = frozenset(
@@ -54,8 +55,11 @@ def is_handling_exception(translator: Any) -> bool:
     return len(translator.exn_vt_stack) > 0
 
 
-def pending_changes(translator: Any) -> str | None:
-    """A change outside that the program has made and Dynamo makes after the graph, or None."""
+def pending_changes(translator: Any, *, but_set_back: bool = False) -> str | None:
+    """A change outside that the program has made and Dynamo makes after the graph, or None.
+
+    With ``but_set_back``, attributes that were given back what they held are no change.
+    """
     output = translator.output
     effects = output.side_effects
     if effects.tensor_hooks:
@@ -67,7 +71,8 @@ def pending_changes(translator: Any) -> str | None:
         changed = not new and held.mutation_type is not None and effects.is_modified(held)
         if not changed or _is_own_kwargs(output.root_tx, held):
             continue
-        if not _only_rebinds(output, key, held):
+        none = but_set_back and is_set_back(translator, held)
+        if not none and not _only_rebinds(output, key, held):
             return f"a change of {source_name(held) or _kind_of(held)}"
     return None
 
