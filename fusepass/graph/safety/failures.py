@@ -58,17 +58,17 @@ _NEVER_RAISE = frozenset(
     fft_fft fft_fft2 fft_fftfreq fft_fftn fft_fftshift fft_hfft fft_ifft fft_ifft2 fft_ifftn
     fft_ifftshift fft_ihfft fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftfreq
     fft_rfftn stft
-    adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d affine_grid as_strided_scatter
+    adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d as_strided_scatter
     atleast_1d atleast_2d atleast_3d bartlett_window
     binary_cross_entropy_with_logits blackman_window block_diag bucketize cartesian_prod
     channel_shuffle col2im corrcoef cosine_embedding_loss cov cumulative_trapezoid detach detach_
-    diagonal_scatter diff dsplit equal fold frexp gradient grid_sample gru gru_cell hamming_window
+    diagonal_scatter diff dsplit equal fold frexp gradient gru gru_cell hamming_window
     hann_window hinge_embedding_loss hsplit im2col is_nonzero isin kaiser_window ldexp
     local_response_norm logspace lp_pool1d lp_pool2d lstm lstm_cell margin_ranking_loss
     max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices meshgrid mode msort
-    native_batch_norm native_group_norm native_layer_norm pairwise_distance pixel_shuffle
-    pixel_unshuffle poisson_nll_loss polygamma ravel renorm result_type rnn_relu rnn_tanh
-    searchsorted select_scatter set_ slice_scatter soft_margin_loss special_bessel_j0
+    native_batch_norm native_group_norm native_layer_norm pairwise_distance
+    poisson_nll_loss polygamma ravel renorm result_type rnn_relu rnn_tanh searchsorted
+    select_scatter set_ slice_scatter soft_margin_loss special_bessel_j0
     special_entr special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtr
     special_ndtri special_xlog1py special_zeta trace trapezoid trapz tril_indices
     triplet_margin_loss triu_indices unfold vander vsplit
@@ -113,7 +113,8 @@ _MATRICES = frozenset(
 def may_fail(node: fx.Node) -> str | None:
     """Why a call may fail for some values, or None; also of calls that no arm of a branch has."""
     name = op_name(node)
-    return None if name is not None and name.rstrip("_") in _ALSO_TOTAL else partial_reason(node)
+    known = _is_of_transform(node) or (name is not None and name.rstrip("_") in _ALSO_TOTAL)
+    return None if known else partial_reason(node)
 
 
 def failure_of(node: fx.Node) -> Failure | None:
@@ -182,7 +183,7 @@ def _is_number(node: fx.Node) -> bool:
 
 
 def _never_raises(node: fx.Node, name: str) -> bool:
-    if "_functorch" in str(getattr(node.target, "__module__", "")):  # how transforms are entered
+    if _is_of_transform(node):
         return True
     plain = _plain(name)
     if plain in _NEVER_RAISE or name in _NEVER_RAISE:
@@ -193,6 +194,11 @@ def _never_raises(node: fx.Node, name: str) -> bool:
         value = tensor_value(node.args[0])
         return value is not None and mask_of(value, node.args[1]) is not None
     return is_masked_store(node) and why_kept(node, exact=False) is None
+
+
+def _is_of_transform(node: fx.Node) -> bool:
+    """Whether a call only enters, leaves or prepares a transform of torch.func."""
+    return "_functorch" in str(getattr(node.target, "__module__", ""))
 
 
 def _on_gpu(node: fx.Node) -> bool:

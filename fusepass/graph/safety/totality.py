@@ -107,7 +107,7 @@ H T _get_data_attr _log_api_usage_once alias
 as_strided broadcast_tensors broadcast_to cat chunk clone contiguous detach diag
 diag_embed diagonal dim dstack expand expand_as flatten flip fliplr flipud getattr hstack
 is_floating_point mT movedim narrow ndimension numel pad permute repeat reshape reshape_as roll
-rot90 select size split split_with_sizes squeeze stack stride sym_sum t tensor_split tile transpose
+rot90 select size split split_with_sizes squeeze stack stride t tensor_split tile transpose
 tril triu unbind unflatten unsqueeze view view_as view_dtype vstack
 """.split()
 _CAST = (
@@ -129,18 +129,19 @@ conv_transpose2d conv_transpose3d cross dot dropout einsum ger inner interpolate
 linear matmul max_pool1d max_pool2d max_pool3d mm mv outer scaled_dot_product_attention tensordot
 vdot
 """.split()
+_IMAGE = "affine_grid grid_sample grid_sampler pixel_shuffle pixel_unshuffle".split()
 _FACTORY = """
 arange as_tensor empty empty_like eye full full_like linspace new_empty new_full new_ones
 new_tensor new_zeros ones ones_like scalar_tensor tensor zeros zeros_like
 """.split()
-_OF_NUMBERS = "not_ sym_float sym_max sym_min sym_not".split()  # and not of tensors
+_OF_NUMBERS = "not_ sym_float sym_max sym_min sym_not sym_sum".split()  # and not of tensors
 
 _EXTREMA = "amax amin aminmax argmax argmin interpolate max median min nanmedian".split()
 
 KNOWN_TOTAL = "fusepass_total"  # meta key of a call whose body has been looked at
 UNREAD = "fusepass_unread"  # meta key of an ``item`` that will not be in the graph when it runs
 
-_GROUPS = (_SHAPE, _CAST, _REDUCE, _NORMALISE, _MATMUL, _FACTORY, _OF_NUMBERS)
+_GROUPS = (_SHAPE, _CAST, _REDUCE, _NORMALISE, _MATMUL, _IMAGE, _FACTORY, _OF_NUMBERS)
 TOTAL = POINTWISE.union(*_GROUPS)
 
 EXCLUDED = {
