@@ -104,8 +104,9 @@ def number_of_two(taken: Any, other: Any, outputs: Outputs) -> PendingNumber | N
         return None
     items = made_of(nodes)
     places = [branch.frame.items[node] for node in items if node in branch.frame.items]
+    # Places first: they are known at once, and the kind of a long chain of numbers is not.
     if not places or not all(map(is_of_unknown_numbers, nodes)):
-        return None  # without places seen at once, where the kind of a long chain is not
+        return None
     kinds = {number_kind(value) for value in values}
     sources = [tensor_value(node.all_input_nodes[0]) for node in items]
     tested = tensor_value(branch.predicate.as_proxy().node)
