@@ -220,7 +220,7 @@ def also_another_value(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return h + 1, share
 
 
-@FAMILY.program(MASKED, keep("dtype_mismatch"))
+@FAMILY.program(MASKED, WHERE)
 def store_of_another_dtype(x: Tensor, mask: Tensor) -> Tensor:
     h = x.long()
     if mask.any():
