@@ -27,6 +27,7 @@ from fusepass.graph.dataflow.node_recorder import materialized_copy
 from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.safety.failures import may_fail
 from fusepass.torch_private.fx.graphs import fake_mode_of
+from fusepass.torch_private.fx.tensor_kinds import is_transformed
 
 
 def lower_effects(gm: fx.GraphModule, asked: list[int], read: list[int]) -> Events | None:
@@ -158,7 +159,7 @@ class _EffectsLowering:
                 if fill == IDENTITY:
                     like = {"dtype": value.dtype, "device": value.device}
                     fill = self._call(torch.eye, (value.shape[-1],), node, **like)
-                made[operand] = self._call(torch.where, (due, fill, operand), node)
+                made[operand] = self._safe(due, fill, operand, node)
                 if value.requires_grad:
                     made[operand].meta["example_value"].requires_grad_()
         positional = len(node.args) > guard.position
@@ -168,6 +169,17 @@ class _EffectsLowering:
             node.update_arg(guard.position, safe)
         else:
             node.update_kwarg(guard.name, safe)
+
+    def _safe(self, due: fx.Node, fill: Any, operand: fx.Node, like: fx.Node) -> fx.Node:
+        value = operand.meta["example_value"]
+        if not is_transformed(value):
+            return self._call(torch.where, (due, fill, operand), like)
+        # Nothing can be computed of its fake value here; that of an index it stays.
+        node = self.graph.call_function(torch.where, (due, fill, operand))
+        node.meta = {
+            key: operand.meta[key] for key in ("example_value", ARM) if key in operand.meta
+        }
+        return node
 
     def _event(self, plan: RaisePlan) -> Exit | Emission:
         message, direct = self._message(plan)

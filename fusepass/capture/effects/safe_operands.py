@@ -17,7 +17,7 @@ from torch import fx
 
 from fusepass.graph.dataflow.memory import is_nonempty
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
-from fusepass.torch_private.fx.tensor_kinds import is_plain_fake
+from fusepass.torch_private.fx.tensor_kinds import is_plain_fake, is_transformed
 
 IDENTITY = "identity"
 
@@ -57,7 +57,9 @@ def guard_for(node: fx.Node) -> Guard | None:
 
 def _replaceable(node: fx.Node, fill: float | str) -> bool:
     value = tensor_value(node)
-    if value is None or not is_plain_fake(value) or value.is_inference():
+    if value is None or value.is_inference():
+        return False
+    if not is_plain_fake(value) and not (fill == 0 and is_transformed(value)):
         return False
     if fill == IDENTITY:
         return value.dim() >= 2 and value.dtype.is_floating_point

@@ -47,3 +47,25 @@ def test_both_outcomes(program: Callable[[Tensor], Tensor]) -> None:
         a, b = found
         assert torch.equal(a.nan_to_num(7), b.nan_to_num(7)) if isinstance(a, Tensor) else a == b
     assert not fusepass.last_report(compiled).graph_breaks
+
+
+def indexed_in_a_map(x: Tensor, at: Tensor) -> Tensor:
+    if (x > 9).any():
+        raise ValueError(f"too large: {tuple(x.shape)}")
+    rows = torch.vmap(lambda row: torch.vmap(lambda place: x[row, place] > 0)(at))
+    return torch.where(rows(torch.arange(2)), x, 0)
+
+
+def test_indices_inside_vmap() -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(indexed_in_a_map, backend="fusepass", options={"codegen": "eager"})
+    for number in (1.0, 100.0, 2.0):
+        for start in (0, 2):
+            found: list[Any] = []
+            for call in (indexed_in_a_map, compiled):
+                try:
+                    found.append(call(torch.full((2, 3), number), torch.arange(3) + start).tolist())
+                except (ValueError, IndexError) as error:
+                    found.append((type(error), str(error)))
+            assert found[0] == found[1]
+    assert not fusepass.last_report(compiled).graph_breaks
