@@ -129,7 +129,7 @@ _GUARDS: dict[str, Callable[[fx.Node], Guard | None]] = {
         ("index_add index_copy index_fill", _index(2)),
         ("take", _index(1)),
         ("take_along_dim", _index(1, "indices")),
-        ("index_put getitem setitem", _items),
+        ("index index_put getitem setitem", _items),
         ("one_hot", _one_hot),
         # Class numbers of a loss; probabilities cannot be out of range.
         ("cross_entropy nll_loss", _index(1, "target")),

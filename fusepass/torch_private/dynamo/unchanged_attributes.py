@@ -67,8 +67,6 @@ def _written(effects: Any, changed: Any) -> dict[str, Any] | None:
 
 def _is_plain(owner: Any) -> bool:
     """Whether attributes of an object are entries of its ``__dict__``, and no more than that."""
-    kind = type(owner)
-    own = (
-        kind.__setattr__ is object.__setattr__ and kind.__getattribute__ is object.__getattribute__
-    )
+    special: list[Any] = [type(owner).__setattr__, type(owner).__getattribute__]
+    own = special == [object.__setattr__, object.__getattribute__]
     return own and not isinstance(owner, (nn.Module, type)) and hasattr(owner, "__dict__")
