@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dynamo import utils
 from torch._dynamo.bytecode_transformation import create_call_function
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.variables import ConstantVariable, LazyVariableTracker
@@ -113,6 +114,10 @@ def hook_counts(patches: Patches, in_arm: Callable[[Any], bool]) -> None:
             translator.stack[-2] = value.realize()  # Dynamo binds nothing else to a class
         theirs(translator, instruction)
 
+    def specialize(theirs: Theirs, value: Any) -> Any:  # a slice asks for the number itself
+        return theirs(value.realize() if isinstance(value, LateResultVariable) else value)
+
+    patches.put(utils, "specialize_symnode", specialize)
     for table in dispatch_tables():
         patches.put_into(table, dis.opmap["BINARY_OP"], add)
         patches.put_into(table, dis.opmap["STORE_ATTR"], store)
