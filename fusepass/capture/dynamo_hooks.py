@@ -66,6 +66,7 @@ from fusepass.torch_private.dynamo import (
     deques,
     dict_order,
     eager_frames,
+    entry_numbers,
     globals_written,
     guards,
     hooks,
@@ -173,6 +174,7 @@ def _put_capture_hooks(patches: Patches) -> None:
     phi.hook_phis(patches, phi_uses.PHIS)
     hooks.hook_steps(patches, policy.heads_wanted, policy.starts_at_head)
     hooks.hook_items(patches, item_hooks.on_item, item_hooks.on_list)
+    entry_numbers.hook_numbers_of_inputs(patches)
     unbacked_scalars.hook_numbers(patches, item_hooks.NUMBERS)
     identity.hook_identity(patches, object_identity.IDENTITY)
     calls.hook_calls(patches, hidden_tests.on_call)
@@ -345,6 +347,7 @@ def _jump_as_dynamo(
 ) -> None:
     """Jump as Dynamo does; where it may not break the graph, its error says why we did not help."""
     why = log.log_of(frame.compiler).kept.get(place.position)
+    item_hooks.put_number_of_inputs(translator, frame, place)
     try:
         with plain_asserts():
             original(translator, jump)

@@ -22,11 +22,13 @@ from fusepass.torch_private.dynamo.hooks import Attempts
 Why = tuple[Reason, str]
 Captured = int | Place  # the site of a branch or of a sink, or where something else is asked for
 One = TypeVar("One", bound=Captured)
+AT_ENTRY = "specialize"  # among what is left: nothing, but numbers of inputs are read first
 NUMBERS = "numbers"  # among what is left: tensor work with numbers that differ between arms
 _AFRESH = (
     "chain",
     "frame",
     "print",
+    AT_ENTRY,
     NUMBERS,
     "loop",
     "loop refused",
@@ -106,6 +108,16 @@ def restart_without(frame: Frame, lost: Mapping[One, Why], *, together: bool = F
             keep_branch(frame, site.place, sites[site.branch.site], site)
             restart_reading(frame, site.items, site.place, sites[site.branch.site])
             site.speculation.fail_and_restart_analysis(False)
+
+
+def restart_with_inputs(frame: Frame, place: Place, why: Why) -> None:
+    """Start the frame again, once, if a number that was unknown at first is now known.
+
+    Dynamo expects the restarted frame to take the same way, and counts the calls in the graph.
+    """
+    again = (place.rule, place.instruction) in frame.attempts.kept
+    if again and (AT_ENTRY, place.instruction) not in frame.attempts.kept:
+        restart_leaving(frame, {(AT_ENTRY, place.instruction): why})
 
 
 def _left_one(

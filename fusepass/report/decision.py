@@ -51,6 +51,7 @@ class Reason(enum.StrEnum, metaclass=_ReasonType):
     PROVED = "proved"
     ON_DEVICE = "on_device"
     AFTER_GRAPH = "after_graph"
+    AT_ENTRY = "at_entry"
     # what tested or traced
     PREDICATE = "predicate"
     UNTRACEABLE = "untraceable"
@@ -117,7 +118,7 @@ class Decision:
         reason_code: a member of :class:`Reason`.
         reason: one sentence for a person.
         treatment: for a branch, ``drop``, ``where``, ``cond``, ``sink``, ``loop`` or ``keep``; for
-            a host round trip ``device``, ``late`` or ``keep``; else ``""``.
+            a host round trip ``device``, ``late``, ``specialize`` or ``keep``; else ``""``.
         file: source file of the site, ``""`` when unknown.
         line: line in ``file``, 0 when unknown.
         candidates: name to microseconds for what was timed or estimated.

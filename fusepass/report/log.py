@@ -78,6 +78,7 @@ class CompileLog:
         inside: functions of libraries that lines of the program call, where something of a line is
             decided; by file and line, and by file and line of what is decided there.
         warned: functions of which a warning has said that they have no graph.
+        numbers: what inputs held when functions were compiled, by code, source and dtype.
     """
 
     graphs: list[GraphRecord] = field(default_factory=list)
@@ -87,6 +88,7 @@ class CompileLog:
     saved_names: dict[CodeType, set[str]] = field(default_factory=dict)
     inside: dict[tuple[str, int], dict[tuple[str, int], str]] = field(default_factory=dict)
     warned: set[tuple[str, int, str]] = field(default_factory=set)
+    numbers: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
 
 _lock = threading.RLock()

@@ -171,7 +171,7 @@ def _check_sides(rule: Rule, inputs: tuple[Any, ...], outputs: int) -> None:
 ENTRY_POINT_GROUP = "fusepass_rules"
 
 # Settled while Dynamo traces; switched on and off like rules.
-_CAPTURE_RULES = ("branch", "sink", "item", "print", "masked", "try")
+_CAPTURE_RULES = ("specialize", "branch", "sink", "item", "print", "masked", "try")
 _HAND_OFF_RULES = ("conv_layout", "inductor_configs")
 _lock = threading.Lock()
 _registered: dict[str, Rule] = {}

@@ -24,6 +24,7 @@ from fusepass.capture.scalars.arm_scalars import NUMBER
 from fusepass.capture.scalars.call_rewriter import SUPPORTED
 from fusepass.capture.scalars.call_table import takes_any_number
 from fusepass.capture.scalars.deferred_items import FROM_ITEM
+from fusepass.capture.scalars.entry_numbers import numbers_of_inputs
 from fusepass.capture.scalars.scalar import READ_LATE, kind_of
 from fusepass.capture.scalars.scalar_predicate import is_of_unknown_numbers, predicate_of
 from fusepass.capture.scalars.unused_checks import keep_raising
@@ -75,7 +76,8 @@ def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
         return _read(translator, frame, held, forbidden, read)
     item = here(translator, "item", held.dtype)
     if is_kept(frame, item):
-        return read()
+        known = numbers_of_inputs(translator, frame, tensor, held, item, alone=True)
+        return read() if known is None else known
     return unread_number(translator, frame, tensor.as_proxy(), item)
 
 
@@ -88,13 +90,18 @@ def on_list(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
     forbidden = _special(tensor, held) or _forbidden(translator, frame, held)
     count = held.numel()
     if forbidden is None and not (type(count) is int and count <= _MOST_OF_A_LIST):
+        item = here(translator, "item", held.dtype)
+        known = numbers_of_inputs(translator, frame, tensor, held, item)
+        if known is not None:
+            return known
         text = f"tolist reads more than {_MOST_OF_A_LIST} numbers, or an unknown number of them"
         forbidden = Refusal(Reason.PYTHON_VALUE, text)
     if forbidden is not None:
         return _read(translator, frame, held, forbidden, read)
     item = here(translator, "item", held.dtype)
     if is_kept(frame, item):
-        return read()
+        known = numbers_of_inputs(translator, frame, tensor, held, item)
+        return read() if known is None else known
 
     def listed(proxy: fx.Proxy, shape: tuple[int, ...]) -> Any:
         if not shape:
@@ -294,6 +301,18 @@ def put_predicate(translator: Any) -> Any:
     number = translator.stack[-1]
     translator.stack[-1] = predicate_of(translator, node)
     return number
+
+
+def put_number_of_inputs(translator: Any, frame: Frame, place: Place) -> None:
+    """Put a number in place of the tensor that a branch left to Dynamo tests, if it is known."""
+    tested = stack.tensor_on_top(translator)
+    held = None if tested is None else tensor_value(node_of(tested))
+    if held is None or not frame.options.rule_on("branch"):
+        return
+    if _special(tested, held) is None and all(known_equal(n, 1) for n in held.shape):
+        known = numbers_of_inputs(translator, frame, tested, held, place, alone=True)
+        if known is not None:
+            translator.stack[-1] = known
 
 
 def tested_from(translator: Any, index: int, number: Any) -> bool:
