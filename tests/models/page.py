@@ -80,7 +80,10 @@ def _summary(found: list[dict[str, Any]]) -> str:
         f"- More breaks, or more functions in eager mode, than with plain Dynamo: {_names(losers)}.",
         f"- Results other than eager mode's: {_names(different)}.",
         f"- An error that plain Dynamo does not raise: {_names(failing)}.",
-        f"- Causes of the breaks that stay: {', '.join(f'`{code}` {n}' for code, n in causes.most_common()) or 'none'}.",
+        "",
+        "| cause of a break that stays | breaks |",
+        "|---|---|",
+        *(f"| `{code}` | {n} |" for code, n in causes.most_common()),
         "",
     ]
     return "\n".join(lines)
