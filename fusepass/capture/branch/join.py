@@ -114,6 +114,7 @@ def _go_on(translator: Any, taken: Arm, other: Arm, index: int) -> None:
     bindings = [arm.bindings["symbolic_globals"] for arm in (taken, other)]
     translator.symbolic_globals = {**bindings[0], **bindings[1]}  # those that either has bound
     translator.instruction_pointer = translator.start_point = index
+    translator.kw_names = None  # of a call that was traced in both arms
 
 
 def _phi(

@@ -127,6 +127,8 @@ def _root(aliases: list[fx.Node], fake_mode: Any) -> fx.Node:
     owners = [n for n in aliases if n.op in ("placeholder", "get_attr")]
     if len(owners) > 1:
         raise Refusal(Reason.ALIAS, "an arm writes memory that two inputs share")
+    if not aliases:  # a node of one arm stands for it in the other
+        raise Refusal(Reason.ALIAS, "an arm writes memory that the other arm made")
     root = aliases[0]
     value = tensor_value(root)
     if value is None:

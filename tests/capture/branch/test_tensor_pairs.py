@@ -46,6 +46,12 @@ def three_in_a_row(x: Tensor) -> Tensor:
     return x * 2
 
 
+def called_by_keyword(x: Tensor) -> tuple[Tensor, Tensor]:
+    if x.sum() > 0:
+        x = x[:1]
+    return x.clamp(max=2.0), torch.zeros((2,), dtype=torch.bool)
+
+
 def agrees_again(x: Tensor) -> Tensor:
     h = x * 2
     y = torch.cat((h, h)) if x.sum() > 0 else h.t()
@@ -63,6 +69,7 @@ def view_of_the_input(x: Tensor) -> Tensor:
         branches_on_the_dtype,
         adds_a_dimension_and_takes_it_away,
         three_in_a_row,
+        called_by_keyword,
         agrees_again,
         view_of_the_input,
     ],

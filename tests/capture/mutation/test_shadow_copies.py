@@ -9,6 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fusepass.capture.mutation.shadow_copies import _root
+from fusepass.capture.refusal import Refusal
+
 from ..support.side_by_side import side_by_side, signed
 
 NAN, INF = float("nan"), float("inf")
@@ -311,3 +314,8 @@ def test_a_parameter_written_without_autograd_stays_a_leaf() -> None:
     side_by_side(module, *TURNS, grad=True).only("where", "pure_total")
     assert module.weight.is_leaf
     assert module.weight.requires_grad
+
+
+def test_memory_that_no_older_tensor_has_is_kept() -> None:
+    with pytest.raises(Refusal, match="the other arm made"):
+        _root([], None)
