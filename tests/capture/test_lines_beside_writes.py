@@ -80,3 +80,33 @@ def in_an_arm_inside(x: Tensor) -> Tensor:
 def test_kept_where_a_line_shows_what_is_written(program: Callable[[Tensor], Any]) -> None:
     outcome = side_by_side(program, *TURNS)
     assert ("keep", "side_effect") in outcome.treatments, outcome.decisions
+
+
+def by_an_item(x: Tensor) -> Tensor:
+    y = x * 1
+    if y.sum() > 0:
+        print(y)  # noqa: T201
+    y.numpy()[0] = 9
+    return y
+
+
+def by_an_operator(x: Tensor) -> Tensor:
+    y = x * 1
+    if y.sum() > 0:
+        print(y)  # noqa: T201
+    held = y.numpy()
+    held += 1
+    return y
+
+
+def by_a_method(x: Tensor) -> Tensor:
+    y = x * 1
+    if y.sum() > 0:
+        print(y)  # noqa: T201
+    y.numpy().fill(2)
+    return y
+
+
+@pytest.mark.parametrize("program", [by_an_item, by_an_operator, by_a_method])
+def test_a_line_shows_nothing_that_numpy_writes_later(program: Callable[[Tensor], Any]) -> None:
+    side_by_side(program, *TURNS)

@@ -41,6 +41,13 @@ RESHAPES_ITS_OPERAND = REPLACES_MEMORY | frozenset(
     """.split()
 )
 _RUNNING_STATISTICS = ("running_mean", "running_var")
+# Methods, functions and operators of NumPy's that write what they get first.
+_NUMPY_WRITES = frozenset(
+    """
+    __setitem__ copyto fill fill_diagonal itemset partition place put put_along_axis putmask resize
+    sort iadd iand ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv ixor
+    """.split()
+)
 _STATE_CALLS = frozenset(
     """
     _set_grad_enabled _enter_autocast _exit_autocast _enter_inference_mode _exit_inference_mode
@@ -106,6 +113,9 @@ def written_nodes(node: fx.Node) -> list[fx.Node]:
         return [] if is_select or is_state_change(node) else list(node.all_input_nodes)
     if name.endswith("_") and not name.endswith("__"):
         written += _first_node(node)
+    if type(target).__name__.startswith("numpy_"):  # as Dynamo has it in a graph
+        called = target.__name__.removeprefix("wrapped_")
+        written += _first_node(node) if called in _NUMPY_WRITES else []
     if name == "instance_norm" or (name == "batch_norm" and _batch_norm_trains(node)):
         written += _as_nodes((*node.args[1:3], *map(node.kwargs.get, _RUNNING_STATISTICS)))
     return written
