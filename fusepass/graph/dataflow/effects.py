@@ -114,7 +114,7 @@ def written_nodes(node: fx.Node) -> list[fx.Node]:
     if name.endswith("_") and not name.endswith("__"):
         written += _first_node(node)
     if type(target).__name__.startswith("numpy_"):  # as Dynamo has it in a graph
-        called = target.__name__.removeprefix("wrapped_")
+        called = getattr(target, "__name__", "").removeprefix("wrapped_")
         written += _first_node(node) if called in _NUMPY_WRITES else []
     if name == "instance_norm" or (name == "batch_norm" and _batch_norm_trains(node)):
         written += _as_nodes((*node.args[1:3], *map(node.kwargs.get, _RUNNING_STATISTICS)))
