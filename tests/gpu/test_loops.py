@@ -12,8 +12,7 @@ from torch.utils import _pytree as pytree
 
 import fusepass
 from fusepass.testing.compare import assert_same
-
-from ..capture.loop.solvers import SOLVERS
+from tests.capture.loop.solvers import SOLVERS
 
 pytestmark = pytest.mark.gpu
 
