@@ -150,6 +150,17 @@ def check_site(translator: Any, frame: Frame) -> None:
         raise Refusal(Reason.LOOP, "the same graph raises at more than a thousand places")
 
 
+def error_may_wait(translator: Any, frame: Frame, kind: type[Exception]) -> bool:
+    """Whether an error of a call, of some class, may be raised after the graph."""
+    if exception_handlers.who_sees(translator, kind) is not None:
+        return False
+    try:
+        check_site(translator, frame)
+    except Refusal:
+        return False
+    return True
+
+
 def due_here(translator: Any, frame: Frame, predicate: Any, when: bool) -> Any:
     """The 0-d bool tensor that says whether an exception is due, outer branches included."""
     tests = [(frame.predicates[site], arm) for site, arm in frame.arms]

@@ -21,15 +21,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fusepass.capture.branch.raise_arm import check_site, user_stack
+from fusepass.capture.branch.raise_arm import error_may_wait, user_stack
 from fusepass.capture.branch.snapshot import last_node, recorded_since
-from fusepass.capture.bytecode import exception_handlers
 from fusepass.capture.bytecode.own_handlers import is_in_subclass
 from fusepass.capture.frame_state import Frame
 from fusepass.capture.masks import scatter_forms
 from fusepass.capture.nodes.events import Modes, Sink, is_sink, record_event
 from fusepass.capture.nodes.value_recipe import CallValue, KnownValue
-from fusepass.capture.refusal import Refusal
 from fusepass.capture.source_position import here
 from fusepass.graph.dataflow.memory import memories, memory_of
 from fusepass.graph.ops.op_names import tensor_value
@@ -73,7 +71,7 @@ def masked_scatter(
 ) -> Any:
     """Trace a call; the tracked tensor it gives."""
     found = _read(translator, name, args, kwargs) if _is_behind_sink(translator, frame) else None
-    if found is None or not _may_wait(translator, frame):
+    if found is None or not error_may_wait(translator, frame, RuntimeError):
         return call()
     place = here(translator, "masked")
     last = last_node(translator.output.graph)
@@ -104,17 +102,6 @@ def _is_behind_sink(translator: Any, frame: Frame) -> bool:
     if frame.arms or frame.rounds or frame.in_message or not frame.options.rule_on("masked"):
         return False
     return any(map(is_sink, translator.output.graph.nodes))
-
-
-def _may_wait(translator: Any, frame: Frame) -> bool:
-    """Whether the error of the call may be raised after the graph."""
-    if exception_handlers.who_sees(translator, RuntimeError) is not None:
-        return False
-    try:
-        check_site(translator, frame)
-    except Refusal:
-        return False
-    return True
 
 
 def _read(translator: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> _Call | None:

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.branch.raise_arm import check_site, user_stack
-from fusepass.capture.bytecode import exception_handlers
+from fusepass.capture.branch.raise_arm import error_may_wait, user_stack
 from fusepass.capture.effects import print_hooks
 from fusepass.capture.effects.print_recipe import warning
 from fusepass.capture.frame_state import Frame
@@ -75,11 +74,7 @@ def _leave_sink(translator: Any, frame: Frame, name: str, root: fx.Node) -> bool
     # The extremum of a mask without elements would raise while the graph runs.
     if frame.arms or not known_equal(held.numel() > 0, True):
         return False
-    if exception_handlers.who_sees(translator, RuntimeError) is not None:
-        return False
-    try:
-        check_site(translator, frame)
-    except Refusal:
+    if not error_may_wait(translator, frame, RuntimeError):
         return False
     some = stack.wrap_call(translator, "call_method", "any", (proxy_of(translator, mask),), {})
     bad = stack.wrap_call(translator, "call_function", torch.logical_not, (some.as_proxy(),), {})
